@@ -1,13 +1,17 @@
-"""The only module, outside of a federation, that starts processes: executors on this machine, and a compiler."""
+"""The only module, outside of a federation, that starts processes: executors, here or on a cluster, and a compiler."""
 
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from rrcluster.errors import ConfigError, PrivacyError, WorkerError, install_extra
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # Memory that is freed stays with the process: glibc would hand it back, and every step would ask for it again.
@@ -38,6 +42,51 @@ def local_executor(processes: int) -> Executor:
     return _POOLS[processes]
 
 
+_SECONDS_TO_CONNECT = 60
+
+
+@contextmanager
+def cluster_executor(address: str) -> Iterator[tuple[Executor, str]]:
+    """An executor over a Dask cluster, and a line about it: "tcp://host:8786" of its scheduler, or "local:4" processes.
+
+    A task whose worker died is computed by another one, three times at most; workers that join get the tasks that wait.
+    """
+    try:
+        import dask
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise ConfigError(f"--cluster needs the package distributed; {install_extra('cluster')}.") from None
+    if not re.fullmatch(r"local:[1-9]\d*|\w+://\S+:\d+", address):
+        raise ConfigError(f"cluster = {address!r} must be the address of a scheduler, tcp://host:8786, or local:N.")
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}))
+        try:
+            options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "env": _KEEP_MEMORY | _ONE_THREAD}
+            where: Any = address
+            if address.startswith("local:"):
+                where = LocalCluster(n_workers=int(address[6:]), silence_logs=logging.CRITICAL, **options)
+                stack.enter_context(where)
+            client = stack.enter_context(Client(where, timeout=_SECONDS_TO_CONNECT))
+            client.wait_for_workers(1, timeout=_SECONDS_TO_CONNECT)
+        except (OSError, TimeoutError):
+            raise ConfigError(
+                f"cluster = {address}: no scheduler with a worker answers there within {_SECONDS_TO_CONNECT} s; start "
+                "`dask scheduler`, and `dask worker ADDRESS --nthreads 1` on every machine."
+            ) from None
+        number = len(client.scheduler_info(n_workers=-1)["workers"])
+        line = f"Cluster {client.scheduler.address}: {number} workers; dashboard {client.dashboard_link}"
+        yield client.get_executor(pure=False), line
+
+
+def refuse_secure(secure: bool) -> None:
+    """PrivacyError for a secure run on a cluster."""
+    if secure:
+        raise PrivacyError(
+            "secure runs do not go on a cluster: its scheduler and its dashboard see who takes part in a round, and "
+            "workers write what they compute to disk. Use --processes N on one machine, or a federation."
+        )
+
+
 def submitted(executor: Executor, function: Any, *arguments: Any) -> "Future[Any]":
     """A task of an executor; if that is broken already, because a process died while idle, a future that says so."""
     try:
@@ -51,6 +100,13 @@ def submitted(executor: Executor, function: Any, *arguments: Any) -> "Future[Any
 def process_died(error: BaseException) -> bool:
     """Whether a task failed because the process that computed it ended."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"  # of Dask
+
+
+def lost_cluster(error: BaseException) -> WorkerError | None:
+    """What to say of a task that failed because the scheduler of a cluster is gone; None where that is not why."""
+    if not isinstance(error, CancelledError):
+        return None
+    return WorkerError("the cluster's scheduler is gone, and with it what was computed; start it again, then resume.")
 
 
 def end_processes(executor: Executor) -> None:

@@ -26,9 +26,9 @@ import numpy as np
 
 from rrcluster.errors import ConfigError
 from rrcluster.federation.agreed_run import AgreedRun
+from rrcluster.federation.children import free_port, start_module, stop_processes
 from rrcluster.federation.federation_command import main as federation
 from rrcluster.federation.federation_folder import FederationFolder
-from rrcluster.federation.flower.children import free_port, start_module, stop_processes
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.messages import decode
 from rrcluster.runs.experiment import build_experiment

@@ -14,6 +14,7 @@ from rrcluster import registry
 from rrcluster.cli.terminal import HELP, parse, print_json, read_yaml, say, say_warnings, waiting
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.settings import PrivacySettings, data_label, without_removed
 from rrcluster.storage import read_json_lines, read_mapping, read_tensors
@@ -38,6 +39,8 @@ class RunCommand:
 
     rrcluster run --secure --reserve-rounds 5 --epsilon 2
 
+    rrcluster run --model cnn --cluster tcp://scheduler:8786
+
     rrcluster run --resume runs/my-run
 
     """
@@ -47,6 +50,9 @@ class RunCommand:
     """Continue the run in this folder; no other setting may be given."""
     adopt: bool = False
     """With --resume: go on in a copy of a secure run's folder. What it and the original release adds up."""
+    cluster: str | None = None
+    """Compute clients on a Dask cluster: tcp://host:8786 of its scheduler, or local:4 for processes of this machine.
+    No bit depends on it. Also with --resume."""
     dry_run: bool = False
     """Print epsilon, noise, expected time and memory, and stop."""
     json: bool = False
@@ -163,6 +169,8 @@ def _check_first(command: RunCommand) -> None:
     from rrcluster.runs.config import refuse_a_second_run
 
     config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
+    if command.cluster is not None:
+        refuse_secure(config.privacy.secure)
     if command.resume is not None:
         return
     clustered = registry.METHODS.fact(config.method.algorithm, "chooses_by_loss", False)  # others are checked later
@@ -179,7 +187,12 @@ def _run(command: RunCommand, make: "MakeExperiment") -> int:
             from rrcluster.cli.dry_run import show
 
             return show(command.config, as_json=command.json, make=make)
-        page = None
+        page, executor = None, None
+        if command.cluster is not None:
+            executor, about = stack.enter_context(cluster_executor(command.cluster))
+            say(about)
+        from rrcluster.runs.run import make_on
+
         if command.watch:
             from rrcluster.cli.watch_command import open_page
 
@@ -189,7 +202,7 @@ def _run(command: RunCommand, make: "MakeExperiment") -> int:
         def make_named(config: RunConfig) -> "Experiment":
             text = f"Loading {data_label(config.data.data)} and calibrating the noise"
             with _waiting(command, text), nullcontext() if page is None else page.waiting(text):
-                made = make(config)
+                made = make_on(executor, make, config)
             said()
             return made
 

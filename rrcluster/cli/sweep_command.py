@@ -1,6 +1,6 @@
 """`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +10,7 @@ import tyro
 from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import refuse_a_second_run
 from rrcluster.storage import write_file
 
@@ -25,6 +26,8 @@ class SweepCommand:
     under the names of a run folder's config.yaml. Examples:
 
     rrcluster sweep grid.yaml
+
+    rrcluster sweep grid.yaml --shard 3/24
 
     rrcluster sweep grid.yaml --private-select --mean-repetitions 10
 
@@ -42,6 +45,11 @@ class SweepCommand:
     """private-select: law of the number of runs; logarithmic costs less and makes a single run more often."""
     processes: int | None = None
     """Processes that run the combinations side by side; default: as many as the work repays."""
+    cluster: str | None = None
+    """Run them on a Dask cluster whose workers see the same folders: tcp://host:8786 of its scheduler, or local:4."""
+    shard: str | None = None
+    """i/n: every n-th combination from the i-th on, as one of n jobs of a batch system; when all have ended, the same
+    command without it writes the table."""
     json: bool = False
     """Print the answer as JSON on stdout, nothing else."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
@@ -61,6 +69,8 @@ def main(arguments: list[str]) -> int:
         settings["out"] = str(command.out)
     name = Path(file).stem + ("-selected" if command.private_select else "")
     grid = read_grid(settings, source=file, out=Path("runs") / name)
+    if command.private_select and (command.cluster or command.shard):
+        raise ConfigError("--private-select chooses in one process; leave --cluster and --shard out.")
     if command.private_select:
         _check_own_data(grid, file)
         return _select(grid, command)
@@ -82,9 +92,24 @@ def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
     from rrcluster.runs.sweep import jobs, sweep_steps
 
     _check_own_data(grid, file)
-    steps = sweep_steps(grid, processes=command.processes)
-    outcomes = follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json)
+    place, shards = _shard(command.shard)
+    with ExitStack() as stack:
+        executor = None
+        if command.cluster is not None:
+            refuse_secure(any(cell.settings.get("secure", False) for cell in grid.cells))
+            executor, about = stack.enter_context(cluster_executor(command.cluster))
+            say(about)
+        steps = sweep_steps(grid, executor=executor, processes=command.processes, place=place, shards=shards)
+        outcomes = follow_sweep(steps, jobs(grid)[place::shards], hidden=command.quiet or command.json)
     return _show(grid, outcomes, command)
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """Its place from 0 on, and how many there are."""
+    place, _, shards = (text or "1/1").partition("/")
+    if not (place.isdigit() and shards.isdigit() and 1 <= int(place) <= int(shards)):
+        raise ConfigError(f"--shard {text} must be i/n, as 3/24: one of n shares, counted from 1.")
+    return int(place) - 1, int(shards)
 
 
 def _check_own_data(grid: "Grid", file: str) -> None:
@@ -102,7 +127,7 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
     from rrcluster.runs.sweep import DIVERGED, FINISHED, describe
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
-    if table is not None:
+    if table is not None and command.shard is None:  # a part of the runs is no table of the sweep
         for kind, form in {"csv": to_csv, "tex": to_latex, "md": to_markdown}.items():
             write_file(grid.out / f"table.{kind}", form(table))
     if command.json:

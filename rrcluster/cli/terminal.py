@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -247,7 +248,9 @@ def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool
 
 def log_to(path: Path | None) -> None:
     """What a member's programs have to say, for its operator alone: to a file of its own, or the terminal."""
-    handler: logging.Handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
+    handler: logging.Handler = logging.StreamHandler()
+    if path is not None:
+        handler = RotatingFileHandler(path, maxBytes=2**24, backupCount=4)  # 80 MiB at most
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("rrcluster")
     logger.addHandler(handler)

@@ -1,7 +1,10 @@
 """Populations from users' own data: plain arrays, long arrays of rows on disk, or fewer samples of another one."""
 
+import hashlib
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -262,6 +265,49 @@ class RowStore:
         except DataError:
             return False
         return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _row_store, (_sent(self.inputs), _sent(self.targets), self.offsets, self.num_classes, self.ids)
+
+
+@dataclass(frozen=True)
+class _MappedArray:
+    """A mapped array on its way to another process, which maps the file at the same path."""
+
+    path: str
+    place: tuple[np.dtype[Any], int, tuple[int, ...], str]  # type, offset, shape, order
+    digest: bytes  # of some rows
+
+    def open(self) -> NDArray[Any]:
+        """The array; DataError where the file is not there, or another one."""
+        kind, offset, shape, order = self.place
+        try:
+            values: Any = np.memmap(self.path, kind, "r", offset, shape, order)  # type: ignore[call-overload]
+        except (OSError, ValueError):
+            raise DataError(f"{self.path} cannot be mapped by a worker; every one needs it at this path.") from None
+        if _some_rows(values) != self.digest:
+            raise DataError(
+                f"{self.path} is not the same for a worker as where the run was started; give both one copy."
+            )
+        return np.asarray(values)
+
+
+def _sent(values: Any) -> Any:
+    """A mapped array as its place in its file."""
+    if not isinstance(getattr(values, "base", None), mmap.mmap) or values.filename is None:
+        return values  # in memory, or a part of what is mapped
+    order = "C" if values.flags.c_contiguous else "F"
+    path = str(Path(values.filename).absolute())
+    return _MappedArray(path, (values.dtype, values.offset, values.shape, order), _some_rows(values))
+
+
+def _some_rows(values: NDArray[Any]) -> bytes:
+    return hashlib.blake2b(b"".join(values[row].tobytes() for row in spaced(len(values), 256).tolist())).digest()
+
+
+def _row_store(inputs: Any, targets: Any, *rest: Any) -> RowStore:
+    opened: list[Any] = [part.open() if isinstance(part, _MappedArray) else part for part in (inputs, targets)]
+    return RowStore(opened[0], opened[1], *rest)
 
 
 def from_rows(

@@ -20,14 +20,8 @@ from rrcluster.data.frames import row_rules
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
-from rrcluster.federation.agreed_settings import (
-    MEMBERS,
-    agreed_cells,
-    agreed_rules,
-    check_samples,
-    check_settings,
-    register_members,
-)
+from rrcluster.federation import agreed_settings
+from rrcluster.federation.agreed_settings import MEMBERS
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.mixed.questions import Form
@@ -77,13 +71,8 @@ class AgreedRun:
         if secure is not None:
             _check_forgets(experiment)
             experiment = replace(experiment, plan=secure.plan)
-        side = ClientSide(
-            experiment.method,
-            experiment.split,
-            experiment.engine,
-            experiment.local,
-            experiment.plan.mechanism,
-        )
+        run = experiment
+        side = ClientSide(run.method, run.split, run.engine, run.local, run.plan.mechanism)
         return cls(agreement, experiment, side, secure)
 
     @property
@@ -160,26 +149,22 @@ def close(draft: Agreement) -> Agreement:
     what it costs is in the guarantee. In plain mode more than half of the members have to be connected in a round,
     unless the draft says another number.
     """
-    register_members()
+    agreed_settings.register_members()
     given = {**draft.settings, "num_clients": draft.num_clients}
-    check_settings(given, secure=draft.secure)
+    agreed_settings.check_settings(given, secure=draft.secure)
     config = from_flat(given, source="the settings")
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
-    settings = {**settings, "epsilon": None, "noise_multiplier": _noise(config)}
+    settings = {**settings, "epsilon": None, "noise_multiplier": plan_for(config).noise_multiplier}
     majority = 0 if draft.secure else draft.least_members or len(draft.members) // 2 + 1
     agreement = replace(draft, settings=settings, guarantee={}, least_members=majority)
     return replace(agreement, guarantee=AgreedRun.draft(agreement).guarantee())
 
 
-def _noise(config: RunConfig) -> float | None:
-    return plan_for(config).noise_multiplier
-
-
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
     """The settings of a run from those that were agreed on; `own` are of this side alone, and change no result."""
-    register_members()
-    check_samples(agreement.samples)
-    check_settings(agreement.settings, secure=agreement.secure)
+    agreed_settings.register_members()
+    agreed_settings.check_samples(agreement.samples)
+    agreed_settings.check_settings(agreement.settings, secure=agreement.secure)
     declared = agreement.settings.get("num_clients")
     if declared != agreement.num_clients:
         raise ConfigError(
@@ -232,8 +217,8 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
         test_sets=(),
         test_of=none - 1,
         input_dtype=IDS if samples.ids else FLOAT,
-        columns=agreed_cells(samples.columns),
-        encoder=row_rules(agreed_rules(samples.columns)) if samples.columns else None,
+        columns=agreed_settings.agreed_cells(samples.columns),
+        encoder=row_rules(agreed_settings.agreed_rules(samples.columns)) if samples.columns else None,
     )
 
 
@@ -244,7 +229,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
         "input_shape": (tuple(data.input_shape), samples.input_shape),
         "num_classes": (data.num_classes, samples.num_classes),
         "ids": (data.input_dtype == IDS, samples.ids),
-        "columns": (data.columns, agreed_cells(samples.columns)),
+        "columns": (data.columns, agreed_settings.agreed_cells(samples.columns)),
     }
     for name, (own, agreed) in shown.items():
         if own != agreed:

@@ -95,10 +95,8 @@ def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
 def agreed_rules(columns: Mapping[str, Any]) -> ColumnSettings:
     """The rules for columns as settings."""
     refuse_files(columns)
-    checked = {
-        name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()
-    }
-    return declared_columns(**checked)
+    where = "the rules for columns"
+    return declared_columns(**{name: coerce(ColumnSettings, name, columns[name], source=where) for name in columns})
 
 
 def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -19,9 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from rrcluster import __version__, checks
 from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
-from rrcluster.storage import parse_json
+from rrcluster.storage import parse_json, read_text
 
 MODES = ("plain", "secure")
+MOVED = "moved.json"  # in a folder that was copied to be used elsewhere, and must not be used here any more
 _LONGEST_KEY = 2000
 _LARGEST_SAMPLES = 10**8  # inputs x classes: an agreement from a stranger must not fill the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also that of a folder
@@ -110,7 +112,7 @@ class Agreement:
     most_colluders: int = 0  # secure: members that may work for the server
     least_members: int = 0  # plain: members that must be connected in a round, or it is neither charged nor released
     guarantee: Mapping[str, Any] = field(default_factory=dict)  # what operators read; computed again by everybody
-    authority: str = ""  # SHA-256 of the certificate that the server's must be signed by; "": no network
+    authority: str = ""  # the certificate, in PEM, that the server's must be signed by; "": no network
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -218,15 +220,11 @@ class Agreement:
         )
 
     @classmethod
-    def parse(cls, text: str, *, source: str) -> "Agreement":
-        """The agreement in a file; ConfigError names the file."""
-        try:
-            facts = parse_json(text)
-        except ValueError:
-            facts = None
-        if not isinstance(facts, dict):
-            raise ConfigError(f"{source}: is no agreement; get agreement.json again from who runs the server.")
-        return cls.of_facts(facts)
+    def read(cls, path: Path) -> "Agreement":
+        """The agreement in a file; ConfigError names the file, or says that its folder is used no more."""
+        if (path.parent / MOVED).exists():
+            raise ConfigError(f"{path.parent} was moved by `backup --move`, and goes on where it was restored.")
+        return cls.of_facts(read_sent(path))
 
     @cached_property
     def digest(self) -> bytes:
@@ -247,11 +245,22 @@ class Agreement:
         except InvalidSignature:
             raise ProtocolError(
                 f"{self.members[place].name} has not signed these settings and this roster; ask its operator to sign "
-                "with `rrcluster federation enrol FOLDER --agree agreement.json`."
+                "with `rrcluster federation sign FOLDER agreement.json`."
             ) from None
 
 
 _EMPTY = Agreement("none", {}, SampleShape((1,), 0), ())
+
+
+def read_sent(path: Path) -> dict[str, Any]:
+    """The facts in a file that somebody sent."""
+    try:
+        facts = parse_json(read_text(path))
+    except (OSError, ValueError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise ConfigError(f"{path}: is not there, or cannot be read; get the file again from its sender.")
+    return facts
 
 
 def signature_of(consent: Mapping[str, Any]) -> bytes:

@@ -81,9 +81,9 @@ def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[st
     issue_server(public, private, hosts=hosts)
 
 
-def authority_digest(path: Path) -> str:
-    """By which an authority is known in an agreement: SHA-256 of its certificate."""
-    return _certificate(path).fingerprint(SHA256()).hex()
+def authority_of(path: Path) -> str:
+    """By which an authority is known in an agreement: its certificate, in PEM."""
+    return _certificate(path).public_bytes(_PEM).decode()
 
 
 def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
@@ -141,17 +141,9 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    no = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(True, key_cert_sign=signs_certificates, crl_sign=signs_certificates, **no)
 
 
 def _builder(

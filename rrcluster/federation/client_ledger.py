@@ -145,6 +145,8 @@ class ClientLedger:
 
     def _join(self, name: str, asked: tuple[int, int], limit: int, repeats: bool) -> None:
         round_index, attempt = asked
+        if self._last.get(name, asked)[1] == _SEALED:
+            raise PrivacyError("this folder is a restored copy, and takes no part in a training that it had signed.")
         if name in self._last and asked <= self._last[name]:
             raise ProtocolError(
                 f"round {round_index}, attempt {attempt} is not later than the last one joined; the server must start "
@@ -164,6 +166,17 @@ class ClientLedger:
         self._last[name] = asked
         self._count[name] += 1
         self._rounds[name] += not again
+
+
+_SEALED = 2**62  # an attempt that none is later than
+
+
+def seal(path: Path) -> None:
+    """In a ledger that may be an old copy: its trainings count as joined, and no attempt at one is joined any more."""
+    lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT)
+    with explain_write(path), locked(path):
+        for name in {str(line["federation"]): None for line in lines}:
+            append_line(path, json.dumps({"federation": name, "round": _SEALED, "attempt": _SEALED}))
 
 
 def _cost(path: Path, line: Mapping[str, Any]) -> TrainingCost:
@@ -192,13 +205,8 @@ def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
     """Epsilon of all trainings with this one, towards whoever learns most; PrivacyError above the lifetime budget."""
     guarantee, secure = agreed.guarantee(), agreed.secure
     event = agreed.plan.event if secure is None else secure.event_towards_members
-    cost = TrainingCost(
-        agreed.agreement.name,
-        describe(event),
-        agreed.plan.num_participations,
-        guarantee["adjacency"],
-        guarantee["delta"],
-    )
+    name, times = agreed.agreement.name, agreed.plan.num_participations
+    cost = TrainingCost(name, describe(event), times, guarantee["adjacency"], guarantee["delta"])
     return ledger_of(folder).agree(agreed.agreement.digest, cost)
 
 

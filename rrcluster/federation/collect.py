@@ -14,23 +14,10 @@ import numpy as np
 from rrcluster.client import ClientKeys
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, ProtocolError, RoundError
+from rrcluster.federation import messages as wire
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
-from rrcluster.federation.messages import (
-    ENVELOPES,
-    LONGEST_LETTER,
-    READ_ANSWER,
-    Letter,
-    declined,
-    decode,
-    read_report,
-    read_unopened,
-    task,
-    task_digest,
-    tell_envelopes,
-    tell_keys,
-    tell_signatures,
-)
+from rrcluster.federation.messages import Letter
 from rrcluster.federation.secagg.secure_client import Attempt
 from rrcluster.federation.secagg.secure_server import secure_sum
 from rrcluster.federation.secure_plan import SecurePlan
@@ -104,7 +91,7 @@ class PlainCollect:
         keys = None if self.plan.secure else ClientKeys.of_round(self.streams, guidance.round_index)
         facts = {"federation": self.agreement.digest.hex(), "attempt": self.next_attempt()}
         return {
-            place: task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
+            place: wire.task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
             for place, ids in hosted.items()
         }
 
@@ -115,7 +102,7 @@ class PlainCollect:
 
     def _connected(self, answers: Mapping[int, bytes]) -> set[int]:
         """Members that were connected during the last question, and did not decline it."""
-        return {place for place, content in answers.items() if not declined(content)} | {*self.transport.stayed()}
+        return {place for place, content in answers.items() if not wire.declined(content)} | {*self.transport.stayed()}
 
     def _wait(self, round_index: int) -> None:
         """Until enough members are connected again."""
@@ -136,14 +123,15 @@ class PlainCollect:
 
     def _hosted(self, cohort: Array) -> dict[int, Array]:
         """The sampled clients of each member that hosts any."""
-        counts = [member.num_clients for member in self.agreement.members]
-        hosts = np.searchsorted(np.cumsum(counts), cohort, side="right")
-        return {int(place): cohort[hosts == place] for place in np.unique(hosts)}
+        hosts = np.searchsorted(np.cumsum([m.num_clients for m in self.agreement.members]), cohort, side="right")
+        order = np.argsort(hosts, kind="stable")
+        places, firsts = np.unique(hosts[order], return_index=True)
+        return dict(zip(places.tolist(), np.split(cohort[order], firsts[1:]), strict=bool(len(cohort))))
 
     def _checked(self, content: bytes, asked: Array) -> dict[str, Array] | None:
         """A member's report, if it is one, about those of its clients that it was asked for."""
         try:
-            report = read_report(decode(content, longest=LONGEST_LETTER), self.plan.mechanism)
+            report = wire.read_report(wire.decode(content, longest=wire.LONGEST_LETTER), self.plan.mechanism)
         except ProtocolError:
             return None
         known = np.isin(report["clients"], asked)
@@ -194,7 +182,7 @@ class SecureCollect:
         for _ in range(self.most_attempts):
             attempt = Attempt(self.secure.terms, t, self.next_attempt())
             ask = partial(self._ask, attempt, guidance)
-            common = task_digest(self._task(attempt, guidance, {}), *ENVELOPES)
+            common = wire.task_digest(self._task(attempt, guidance, {}), *wire.ENVELOPES)
             self._accused.clear()
             try:
                 total = secure_sum(attempt, ask, charge=charge, blame=self._blame, task_digest=common)
@@ -232,17 +220,17 @@ class SecureCollect:
     def _task(self, attempt: Attempt, guidance: Guidance, envelopes: Mapping[int, bytes]) -> Letter:
         """Stage `mask`: the same for everybody but for the envelopes."""
         mechanism = self.secure.plan.mechanism
-        return task("mask", guidance, mechanism, self._facts(attempt), keys=None, **tell_envelopes(envelopes))
+        return wire.task("mask", guidance, mechanism, self._facts(attempt), keys=None, **wire.tell_envelopes(envelopes))
 
     def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
         """One stage: each member's message as a letter, and the answers that are what they should be."""
         facts = self._facts(attempt)
         tell: dict[str, Callable[[Any], Letter]] = {
             "advertise": lambda _: Letter("advertise", facts),
-            "share": lambda keys: Letter("share", facts, tell_keys(keys)),
+            "share": lambda keys: Letter("share", facts, wire.tell_keys(keys)),
             "mask": lambda sent: self._task(attempt, guidance, sent),
             "sign": lambda survivors: Letter("sign", facts, {"survivors": np.array(survivors, dtype=np.int64)}),
-            "reveal": lambda signatures: Letter("reveal", facts, tell_signatures(signatures)),
+            "reveal": lambda signatures: Letter("reveal", facts, wire.tell_signatures(signatures)),
         }
         letters = {
             place: tell[stage](message).encode() for place, message in messages.items() if place not in self.left_out
@@ -250,18 +238,18 @@ class SecureCollect:
         answers = {}
         for place, content in self.transport.ask(letters).items():
             try:  # nonsense: as if the member had not answered
-                letter = decode(content, longest=LONGEST_LETTER)
+                letter = wire.decode(content, longest=wire.LONGEST_LETTER)
                 if letter.name == "unopened" and stage == "mask":
                     self._note_unopened(place, letter, messages[place])
-                elif not declined(content):
-                    answers[place] = READ_ANSWER[stage](letter, self.secure.terms.width)
+                elif not wire.declined(content):
+                    answers[place] = wire.READ_ANSWER[stage](letter, self.secure.terms.width)
             except ProtocolError:
                 self._blame(place, f"answered {stage} with something else than was asked for")
         return answers
 
     def _note_unopened(self, place: int, letter: Letter, envelopes: Mapping[int, bytes]) -> None:
         """A member says that it cannot open what others sent it: either it or they do not follow the protocol."""
-        senders = sorted(read_unopened(letter) & set(envelopes))
+        senders = sorted(wire.read_unopened(letter) & set(envelopes))
         if not senders:
             raise ProtocolError("a member leaves that can open all envelopes.")
         names = ", ".join(self.agreed.agreement.members[sender].name for sender in senders)
@@ -273,7 +261,7 @@ class SecureCollect:
 class InProcess:
     """Daemons in this process, for tests and rehearsals."""
 
-    daemons: Mapping[int, "Answering"]
+    daemons: Mapping[int, Any]  # each answers messages as a daemon does
     gone: frozenset[int] = frozenset()  # members that do not answer
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -285,10 +273,3 @@ class InProcess:
     def stayed(self) -> set[int]:
         """Nobody: who does not answer is gone."""
         return set()
-
-
-class Answering(Protocol):
-    """Whatever answers messages as a daemon does."""
-
-    def answer(self, content: bytes) -> bytes:
-        """The answer to one message."""

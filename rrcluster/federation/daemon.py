@@ -19,26 +19,12 @@ from rrcluster.client import ClientKeys
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.entropy import SecureStreams
 from rrcluster.errors import ProtocolError
+from rrcluster.federation import messages as wire
 from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.messages import (
-    ENVELOPES,
-    LONGEST_LETTER,
-    PLACES,
-    Letter,
-    decode,
-    keys_letter,
-    read_envelopes,
-    read_keys,
-    read_signatures,
-    read_task,
-    report_letter,
-    shares_letter,
-    task_digest,
-    tell_envelopes,
-    unopened_letter,
-)
+from rrcluster.federation.messages import Letter
+from rrcluster.federation.metrics import metrics_text
 from rrcluster.federation.secagg.secure_client import Attempt, SecureClient
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.methods.method import Clients
@@ -46,6 +32,9 @@ from rrcluster.privacy.reports import Reports
 from rrcluster.server.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
+
+_LOG = logging.getLogger("rrcluster")
+_ASKED = ("hello", "train", "advertise", "share", "mask", "sign", "reveal", "released")  # each a method below
 
 
 @dataclass
@@ -58,17 +47,14 @@ class Daemon:
     data: FederatedData  # of the member's own clients
     ledger: ClientLedger
     memory: ClientMemory
-    numbers: Array | None = (
-        None  # (n,) under which of the member's numbers each client of the data goes; None: in order
-    )
-    withdrawn: Callable[[], Collection[int]] = field(
-        default=lambda: ()
-    )  # numbers of clients that take no part any more
+    numbers: Array | None = None  # (n,) the member's number of each client of the data; None: in order
+    withdrawn: Callable[[], Collection[int]] = field(default=lambda: ())  # numbers of who takes no part any more
     remember: Callable[[ClientMemory], None] = field(default=lambda _: None)  # writes it to the member's disk
     keep: Callable[[Models], None] = field(default=lambda _: None)  # writes the models handed out to the member's disk
 
     def __post_init__(self) -> None:
         self._client: SecureClient | None = None  # of the attempt under way, in memory alone
+        self._refused = 0
         check_data(self.data, self.agreed.agreement, self.place)
 
     @property
@@ -79,26 +65,24 @@ class Daemon:
     def answer(self, content: bytes) -> bytes:
         """The answer to one message. It never raises, and says nothing of what went wrong."""
         try:
-            letter = decode(content, longest=LONGEST_LETTER)
+            letter = wire.decode(content, longest=wire.LONGEST_LETTER)
             if letter.facts.get("federation") != self.agreement.digest.hex():
                 raise ProtocolError("the message is of another federation, or settings or roster have changed.")
-            return self._answers[letter.name](letter).encode()
+            if letter.name not in _ASKED:
+                raise ProtocolError("the server asks for something that no member answers.")
+            answer: Letter = getattr(self, f"_{letter.name}")(letter)
+            return answer.encode()
         except Exception as error:
-            logging.getLogger("rrcluster").warning("refused a message: %s", error)
+            _LOG.warning("refused a message: %s", error)
+            self._refused += 1
             return Letter("refused").encode()
 
-    @property
-    def _answers(self) -> Mapping[str, Callable[[Letter], Letter]]:
-        return {
-            "hello": self._hello,
-            "released": self._released,
-            "train": self._train,
-            "advertise": self._advertise,
-            "share": self._share,
-            "mask": self._mask,
-            "sign": self._sign,
-            "reveal": self._reveal,
-        }
+    def figures(self) -> str:
+        """For the operator's monitoring; where cohorts are secret, not how often this member's clients were in one."""
+        plan, joined = self.agreed.plan, self.ledger.joined(self.agreement.digest)
+        figures = {"up": 1.0, "rounds_planned": plan.num_rounds, "attempts_allowed": self.agreed.num_releases}
+        public = {"attempts_joined": joined, "refused": self._refused} if plan.event.sample_rate == 1 else {}
+        return metrics_text(figures | public)
 
     def _hello(self, _: Letter) -> Letter:
         consent = np.frombuffer(self.agreement.sign(self.identity), dtype=np.uint8)
@@ -113,23 +97,23 @@ class Daemon:
             raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
         self._join(guidance.round_index, _whole(letter.facts, "attempt"))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
-        return report_letter(self._reports(guidance, letter.arrays["clients"], keys))
+        return wire.report_letter(self._reports(guidance, letter.arrays["clients"], keys))
 
     def _task(self, letter: Letter, **more: Any) -> tuple[Guidance, ClientKeys | None]:
         """What the server tells clients in a round, which decides what it may ask."""
         stage = self.agreed.survey_stage(_whole(letter.facts, "round"))
         form = self.agreed.form
-        return read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, form=form, **more)
+        return wire.read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, form=form, **more)
 
     def _advertise(self, letter: Letter) -> Letter:
         """Start an attempt; whatever was left of another one is forgotten."""
         plan = self._secure_plan
         attempt = Attempt(plan.terms, _whole(letter.facts, "round"), _whole(letter.facts, "attempt"))
         self._client = SecureClient(attempt, self.place, self.identity)
-        return keys_letter(self._client.advertise())
+        return wire.keys_letter(self._client.advertise())
 
     def _share(self, letter: Letter) -> Letter:
-        return Letter("envelopes", {}, tell_envelopes(self._attempting(letter).share(read_keys(letter))))
+        return Letter("envelopes", {}, wire.tell_envelopes(self._attempting(letter).share(wire.read_keys(letter))))
 
     def _mask(self, letter: Letter) -> Letter:
         """Train all clients, add up their clipped messages and the member's noise share, and hide the sum.
@@ -138,29 +122,29 @@ class Daemon:
         open what another one sent leaves before that, and says whose it was.
         """
         client, plan = self._attempting(letter), self._secure_plan
-        guidance, keys = self._task(letter, **ENVELOPES)
+        guidance, keys = self._task(letter, **wire.ENVELOPES)
         if keys is not None:
             raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
         attempt = client.attempt
         if guidance.round_index != attempt.round_index:
             raise ProtocolError("the models are of another round than the keys.")
-        if unopened := client.open(read_envelopes(letter)):
-            return unopened_letter(unopened)
+        if unopened := client.open(wire.read_envelopes(letter)):
+            return wire.unopened_letter(unopened)
         self._join(attempt.round_index, attempt.number)
         ids = self.agreement.first_client(self.place) + self._numbers
         reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
-        words = client.mask(values, task_digest=task_digest(letter, *ENVELOPES))
+        words = client.mask(values, task_digest=wire.task_digest(letter, *wire.ENVELOPES))
         return Letter("masked", {}, {"words": words})
 
     def _sign(self, letter: Letter) -> Letter:
-        survivors = letter.expect("sign", survivors=PLACES).arrays["survivors"].tolist()
+        survivors = letter.expect("sign", survivors=wire.PLACES).arrays["survivors"].tolist()
         signature = self._attempting(letter).sign(survivors)
         return Letter("signature", {}, {"signature": np.frombuffer(signature, dtype=np.uint8)})
 
     def _reveal(self, letter: Letter) -> Letter:
-        return shares_letter(self._attempting(letter).reveal(read_signatures(letter)))
+        return wire.shares_letter(self._attempting(letter).reveal(wire.read_signatures(letter)))
 
     def _released(self, letter: Letter) -> Letter:
         """The models handed out: the same for everybody. The server learns nothing from what is done with them."""
@@ -179,6 +163,7 @@ class Daemon:
             raise ProtocolError("the round is beyond the last one that was agreed on.")
         limit, repeats = self.agreed.num_releases, self.agreed.secure is None
         self.ledger.join(self.agreement.digest, round_index, attempt, limit=limit, repeats=repeats)
+        _LOG.info("round %d: joined attempt %d", round_index + 1, attempt)
 
     @property
     def _secure_plan(self) -> SecurePlan:

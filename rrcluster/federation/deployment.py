@@ -63,13 +63,8 @@ class Deployment:
         noise on another sum uncovers their difference. A secure one has fresh noise and is charged again.
         """
         plan, streams = experiment.plan, experiment.streams
-        server = make_server(
-            model=experiment.model,
-            method=experiment.method,
-            plan=plan,
-            settings=experiment.server,
-            streams=streams,
-        )
+        model, method, settings = experiment.model, experiment.method, experiment.server
+        server = make_server(model=model, method=method, plan=plan, settings=settings, streams=streams)
         first = checkpoint.state or server.first_state()
         if not plan.secure and ledger.charged(first.round_index):
             raise PrivacyError(
@@ -105,10 +100,10 @@ class Deployment:
         }
         if secure is None:
             return statement | {"federation": about}
-        shares = secure.statement()
-        about |= {name: shares[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
+        stated = self.agreed.guarantee()
+        about |= {"assumed": secure.assumed} | {name: stated[name] for name in ("noise_share_sigma", "grid_bits")}
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
-        notes = [f"The server sees masked sums alone. Assumed: {shares['assumed']}.", _LEVEL, _SAME_LOSS]
+        notes = [f"The server sees masked sums alone. Assumed: {secure.assumed}.", _LEVEL, _SAME_LOSS]
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         known = secure.epsilon_towards_members()
         member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}
@@ -124,26 +119,22 @@ class Deployment:
         }
 
 
-def greet(agreement: Agreement, transport: Transport) -> dict[int, bool]:
-    """Which members answer, and whether each shows its consent to this agreement."""
-    return {place: clock is not None for place, clock in ask_clocks(agreement, transport).items()}
-
-
-def ask_clocks(agreement: Agreement, transport: Transport) -> dict[int, float | None]:
-    """What the clocks of the members say that answer; None for one that does not show its consent."""
+def greet(agreement: Agreement, transport: Transport) -> dict[int, tuple[bytes, float]]:
+    """The signature under this agreement, and the clock, of each member that answers and shows its consent."""
     hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
     answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
-    return {place: _clock(agreement, place, content) for place, content in answers.items()}
+    shown = {place: _shown(agreement, place, content) for place, content in answers.items()}
+    return {place: consent for place, consent in shown.items() if consent is not None}
 
 
-def _clock(agreement: Agreement, place: int, content: bytes) -> float | None:
+def _shown(agreement: Agreement, place: int, content: bytes) -> tuple[bytes, float] | None:
     try:
         letter = decode(content, longest=_LONGEST_WORD).expect("here", consent=("u1", (None,)))
-        agreement.check_consent(place, letter.arrays["consent"].tobytes())
-        clock = letter.facts.get("time")
+        signature, clock = letter.arrays["consent"].tobytes(), letter.facts.get("time")
+        agreement.check_consent(place, signature)
     except ProtocolError:
         return None
-    return clock if type(clock) is float else None
+    return (signature, clock) if type(clock) is float else None
 
 
 def hand_out(

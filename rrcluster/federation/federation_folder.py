@@ -12,25 +12,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from rrcluster import storage
+from rrcluster.cli.terminal import Parsed, parse
 from rrcluster.errors import ConfigError, ProtocolError, RunFolderError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape, signature_of
-from rrcluster.federation.certificates import authority_digest, make_authority
+from rrcluster.federation.certificates import authority_of, make_authority
 from rrcluster.privacy.cost import Cost, folder_cost
-from rrcluster.storage import (
-    explain_write,
-    locked,
-    make_folders,
-    make_subfolder,
-    read_mapping,
-    read_text,
-    replace_file,
-    to_json,
-    write_json,
-)
 
 _DRAFT = "federation.json"
+METRICS = "metrics.prom"  # in server/
+
+
+def parse_with_folder(default: Parsed, arguments: Sequence[str], action: str) -> Parsed:
+    """The options of an action that begins with a folder."""
+    command: Any = parse(default, arguments, prog=f"rrcluster federation {action}")
+    if command.folder == Path():
+        raise ConfigError(f"{action} needs a folder first: `rrcluster federation {action} FOLDER`.")
+    return cast(Parsed, command)
 
 
 @dataclass(frozen=True)
@@ -41,32 +41,20 @@ class FederationFolder:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        *,
-        name: str,
-        settings: Mapping[str, Any],
-        samples: SampleShape,
-        mode: str,
-        least_honest: int,
-        most_colluders: int,
-        least_members: int,
-        hosts: Sequence[str],
+        cls, path: Path, *, name: str, samples: SampleShape, hosts: Sequence[str], **draft: Any
     ) -> "FederationFolder":
-        """A new federation without members, and its certificates."""
+        """A new federation without members, and its certificates; `draft`: the other entries of the agreement."""
         if (path / _DRAFT).exists():
             raise RunFolderError(
                 f"{path} holds a federation already; choose another folder, and accept the requests there."
             )
-        with explain_write(path):
-            make_folders(path)
-            private = make_subfolder(path / "server", private=True)
+        with storage.explain_write(path):
+            storage.make_folders(path)
+            private = storage.make_subfolder(path / "server", private=True)
         folder = cls(path)
         empty = Agreement(name, {}, samples, ()).facts()  # checks name and samples
-        draft = {"settings": dict(settings), "mode": mode, "least_honest": least_honest}
-        draft |= {"most_colluders": most_colluders, "least_members": least_members}
         make_authority(path, private, name=name, hosts=hosts)
-        authority = authority_digest(path / "ca.pem")
+        authority = authority_of(path / "ca.pem")
         folder._save({**empty, **draft, "authority": authority})
         return folder
 
@@ -93,10 +81,10 @@ class FederationFolder:
         """The draft as plain data."""
         if not (self.path / _DRAFT).exists():
             raise RunFolderError(f"{self.path}: no federation here; start one with `rrcluster federation init`.")
-        return read_mapping(self.path / _DRAFT)
+        return storage.read_mapping(self.path / _DRAFT)
 
     def _save(self, draft: Mapping[str, Any]) -> None:
-        write_json(self.path / _DRAFT, draft)
+        storage.write_json(self.path / _DRAFT, draft)
 
     def members(self) -> tuple[Member, ...]:
         """The roster so far."""
@@ -122,7 +110,7 @@ class FederationFolder:
         """Close the roster."""
         if self.closed:
             raise ConfigError(f"{self.path}: the roster is closed already; another training needs another folder.")
-        write_json(self.path / "agreement.json", agreement.facts())
+        storage.write_json(self.path / "agreement.json", agreement.facts())
 
     def agreement(self) -> Agreement:
         """What everybody signs."""
@@ -133,7 +121,7 @@ class FederationFolder:
                 f"{self.path}: the roster is still open; accept all members, then `rrcluster federation init "
                 f"{self.path} --close`."
             )
-        return Agreement.parse(read_text(path), source=str(path))
+        return Agreement.read(path)
 
     def add_consent(self, consent: Mapping[str, Any]) -> Member:
         """Keep a member's signature; ProtocolError if it is not one on this agreement."""
@@ -143,7 +131,7 @@ class FederationFolder:
             raise ProtocolError("the consent is of nobody in the roster; ask for consent.json again.")
         agreement.check_consent(named[0], signature_of(consent))
         member = agreement.members[named[0]]
-        write_json(self.path / "consents" / f"{member.name}.json", dict(consent))
+        storage.write_json(self.path / "consents" / f"{member.name}.json", dict(consent))
         return member
 
     def missing_consents(self, agreement: Agreement) -> list[str]:
@@ -152,7 +140,7 @@ class FederationFolder:
         for place, member in enumerate(agreement.members):
             path = self.path / "consents" / f"{member.name}.json"
             try:
-                agreement.check_consent(place, signature_of(read_mapping(path)))
+                agreement.check_consent(place, signature_of(storage.read_mapping(path)))
             except (OSError, ProtocolError, RunFolderError):
                 missing.append(member.name)
         return missing
@@ -160,20 +148,20 @@ class FederationFolder:
     def next_attempt(self) -> int:
         """A number that no earlier attempt had, also after a crash: on disk before it is used."""
         path = self.private / "attempts.json"
-        with explain_write(path), locked(path):
-            number = read_mapping(path).get("next", 0) if path.exists() else 0
+        with storage.explain_write(path), storage.locked(path):
+            number = storage.read_mapping(path).get("next", 0) if path.exists() else 0
             if type(number) is not int:
                 raise RunFolderError(f"{path}: holds no number; write one above all attempts so far.")
-            replace_file(path, to_json({"next": number + 1}), mode=0o600)
+            storage.replace_file(path, storage.to_json({"next": number + 1}), mode=0o600)
         return number
 
-    def save_status(self, status: Mapping[str, Any]) -> None:
+    def save_status(self, status: Mapping[str, Any], metrics: str) -> None:
         """Where the rounds stand, for who runs the server."""
-        path = self.private / "status.json"
-        with explain_write(path):
-            replace_file(path, json.dumps(status), mode=0o600)
+        for name, content in {"status.json": json.dumps(status), METRICS: metrics}.items():
+            with storage.explain_write(self.private / name):
+                storage.replace_file(self.private / name, content, mode=0o600)
 
     def status(self) -> dict[str, Any]:
         """The same; {} before the first round."""
         path = self.private / "status.json"
-        return read_mapping(path) if path.exists() else {}
+        return storage.read_mapping(path) if path.exists() else {}

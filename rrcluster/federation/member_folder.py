@@ -20,21 +20,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from rrcluster import storage
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.federation.agreement import Agreement, Member, signature_of
-from rrcluster.federation.certificates import authority_digest, new_identity, new_node_key, read_identity, write_secret
-from rrcluster.storage import (
-    explain_write,
-    make_folders,
-    make_subfolder,
-    read_json_lines,
-    read_mapping,
-    read_plain,
-    read_text,
-    replace_file,
-    to_json,
-    write_json,
-)
+from rrcluster.federation.certificates import authority_of, new_identity, new_node_key, read_identity, write_secret
 from rrcluster.types import Array
 
 
@@ -50,18 +39,17 @@ class MemberFolder:
         if (path / "identity.key").exists():
             raise RunFolderError(f"{path} holds a member's keys already; choose another folder.")
         Member(name, bytes(32), num_clients)  # checks them before anything is written
-        with explain_write(path):
-            make_folders(path.parent)
-            make_subfolder(path, private=True)
+        with storage.explain_write(path):
+            storage.make_folders(path.parent)
+            storage.make_subfolder(path, private=True)
         private, public = new_node_key()
         write_secret(path / "node.key", private)
-        write_json(path / "member.json", {"name": name, "lifetime_epsilon": lifetime})
+        storage.write_json(path / "member.json", {"name": name, "lifetime_epsilon": lifetime})
         write_secret(path / "identity.key", new_identity())
-        with explain_write(path):
-            replace_file(path / "node.pub", public + "\n")
+        storage.write_file(path / "node.pub", public + "\n")
         folder = cls(path)
         member = Member(name, folder.identity().public_key().public_bytes_raw(), num_clients, public)
-        write_json(path / "request.json", member.facts())
+        storage.write_json(path / "request.json", member.facts())
         return folder
 
     def identity(self) -> Ed25519PrivateKey:
@@ -70,15 +58,15 @@ class MemberFolder:
 
     def settings(self) -> dict[str, Any]:
         """The operator's own: name, lifetime budget, and which data the daemon was last started with."""
-        return read_mapping(self.path / "member.json")
+        return storage.read_mapping(self.path / "member.json")
 
     def change_settings(self, **changes: Any) -> None:
         """Keep some of them for the next start."""
-        self._private_file("member.json", to_json({**self.settings(), **changes}))
+        self._private_file("member.json", storage.to_json({**self.settings(), **changes}))
 
     def request(self) -> Member:
         """What was sent to who runs the server."""
-        return Member.of_facts(read_mapping(self.path / "request.json"))
+        return Member.of_facts(storage.read_mapping(self.path / "request.json"))
 
     def save_consent(self, agreement: Agreement) -> None:
         """Sign an agreement, and keep both."""
@@ -89,9 +77,11 @@ class MemberFolder:
                 f"the roster has {member.name} with {member.num_clients} clients and fingerprint {member.fingerprint}, "
                 "which is not what request.json asked for; do not sign it."
             )
-        write_json(self.path / "agreement.json", agreement.facts())
+        storage.write_json(self.path / "agreement.json", agreement.facts())
+        if agreement.authority:
+            storage.write_file(self.path / "ca.pem", agreement.authority)
         signature = agreement.sign(identity).hex()
-        write_json(self.path / "consent.json", {"name": member.name, "signature": signature})
+        storage.write_json(self.path / "consent.json", {"name": member.name, "signature": signature})
 
     def agreement(self) -> Agreement:
         """What the operator signed; ConfigError where the signature is missing or of another agreement."""
@@ -104,8 +94,8 @@ class MemberFolder:
                 f"{self.path}: nothing was signed yet; get agreement.json, then `rrcluster federation enrol "
                 f"{self.path} --agree agreement.json`."
             )
-        agreement = Agreement.parse(read_text(path), source=str(path))
-        consent = read_mapping(self.path / "consent.json")
+        agreement = Agreement.read(path)
+        consent = storage.read_mapping(self.path / "consent.json")
         agreement.check_consent(agreement.place_of(identity), signature_of(consent))
         return agreement
 
@@ -116,10 +106,10 @@ class MemberFolder:
         """
         if ca.exists() and (self.path / "agreement.json").exists():
             agreed = self._signed_by(self.request().identity).authority
-            if agreed and authority_digest(ca) != agreed:
+            if agreed and authority_of(ca) != agreed:
                 raise ConfigError(
                     f"{ca}: is not the certificate of the authority that was agreed on, so somebody else may answer in "
-                    "the server's name; get ca.pem again from who runs the server."
+                    "the server's name; remove it and sign the agreement again, which writes it."
                 )
 
     def numbers(self, names: Sequence[str], *, most: int) -> Array:
@@ -133,7 +123,7 @@ class MemberFolder:
         if any("\n" in name for name in names):
             raise DataError("a client's name has a line break, and withdrawn.txt has one name a line; take it out.")
         path = self.path / "clients.json"
-        known: dict[str, Any] = read_mapping(path) if path.exists() else {}
+        known: dict[str, Any] = storage.read_mapping(path) if path.exists() else {}
         if len(known) < max(self.settings().get("numbered", 0), not path.exists() and self._took_part()):
             raise RunFolderError(
                 f"{path}: is lost, or an old copy, so clients would change numbers, and two people would count as one; "
@@ -153,11 +143,11 @@ class MemberFolder:
     def _took_part(self) -> bool:
         """Whether the ledger has an attempt, before which clients had numbers."""
         path = self.path / "ledger.jsonl"
-        return path.exists() and any("attempt" in line for line in read_json_lines(path, damaged="refuse"))
+        return path.exists() and any("attempt" in line for line in storage.read_json_lines(path, damaged="refuse"))
 
     def withdraw(self, names: Sequence[str]) -> None:
         """Clients that take no part from the next round on."""
-        known = read_mapping(self.path / "clients.json") if (self.path / "clients.json").exists() else {}
+        known = storage.read_mapping(self.path / "clients.json") if (self.path / "clients.json").exists() else {}
         for name in names:
             if name not in known:
                 raise DataError(f"{self.path}: no client of that name has been hosted here; check the spelling.")
@@ -169,15 +159,15 @@ class MemberFolder:
         names = self._withdrawn_names()
         if not names:
             return set()
-        known: Mapping[str, Any] = read_mapping(self.path / "clients.json")
+        known: Mapping[str, Any] = storage.read_mapping(self.path / "clients.json")
         if not known.keys() >= set(names):
             raise DataError(f"{self.path / 'withdrawn.txt'}: a name is no client's, so somebody may not be left out.")
         return {int(known[name]) for name in names}
 
     def _withdrawn_names(self) -> list[str]:
         path = self.path / "withdrawn.txt"
-        return [name for name in read_plain(path).decode().split("\n") if name] if path.exists() else []
+        return [name for name in storage.read_plain(path).decode().split("\n") if name] if path.exists() else []
 
     def _private_file(self, name: str, content: str | bytes) -> None:
-        with explain_write(self.path / name):
-            replace_file(self.path / name, content, mode=0o600)
+        with storage.explain_write(self.path / name):
+            storage.replace_file(self.path / name, content, mode=0o600)

@@ -291,17 +291,17 @@ def read_report(letter: Letter, mechanism: Mechanism) -> dict[str, Array]:
 
 PLACES: _Shape = ("i8", (None,))
 _MOST_PLACES = 2**20
-_ADVERTISED: dict[str, _Shape] = {
-    "mask key": ("u1", (KEY_BYTES,)),
-    "envelope key": ("u1", (KEY_BYTES,)),
-    "commitment": ("u1", (KEY_BYTES,)),
-    "signature": ("u1", (SIGNATURE_BYTES,)),
-}
+_ADVERTISED = dict.fromkeys(("mask key", "envelope key", "commitment"), KEY_BYTES) | {"signature": SIGNATURE_BYTES}
 
 
 def byte_rows(values: Sequence[bytes], width: int) -> Array:
     """(n, width) as an array of bytes."""
     return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), width)
+
+
+def _table(name: str, values: Mapping[int, bytes], width: int, *, places: str = "places") -> dict[str, Array]:
+    """Bytes by place."""
+    return {places: np.array(list(values), dtype=np.int64), name: byte_rows(list(values.values()), width)}
 
 
 def rows(width: int) -> _Shape:
@@ -329,35 +329,22 @@ def _places(letter: Letter, name: str) -> list[int]:
 
 def tell_keys(keys: Mapping[int, AdvertisedKeys]) -> dict[str, Array]:
     """Stage `share`: the keys of a client's neighbours."""
-    return {
-        "places": np.array(list(keys), dtype=np.int64),
-        "mask keys": byte_rows([each.mask_key for each in keys.values()], KEY_BYTES),
-        "envelope keys": byte_rows([each.envelope_key for each in keys.values()], KEY_BYTES),
-        "commitments": byte_rows([each.commitment for each in keys.values()], KEY_BYTES),
-        "signatures": byte_rows([each.signature for each in keys.values()], SIGNATURE_BYTES),
-    }
+    columns = list(zip(*map(astuple, keys.values()), strict=True)) or [()] * len(_ADVERTISED)
+    tables = {name: byte_rows(column, _ADVERTISED[name]) for name, column in zip(_ADVERTISED, columns, strict=True)}
+    return {"places": np.array(list(keys), dtype=np.int64), **tables}
 
 
 def read_keys(letter: Letter) -> dict[int, AdvertisedKeys]:
     """The same at the client."""
-    letter.expect(
-        "share",
-        **{"places": PLACES, "mask keys": rows(KEY_BYTES), "envelope keys": rows(KEY_BYTES)},
-        commitments=rows(KEY_BYTES),
-        signatures=rows(SIGNATURE_BYTES),
-    )
-    names = ("mask keys", "envelope keys", "commitments", "signatures")
-    parts = [_by_place(letter, "places", name) for name in names]
+    letter.expect("share", places=PLACES, **{name: rows(width) for name, width in _ADVERTISED.items()})
+    parts = [_by_place(letter, "places", name) for name in _ADVERTISED]
     return {place: AdvertisedKeys(*(part[place] for part in parts)) for place in parts[0]}
 
 
 def tell_envelopes(envelopes: Mapping[int, bytes]) -> dict[str, Array]:
     """Stages `share` (a client's answer, by receiver) and `mask` (to a client, by sender)."""
     fitting = {place: envelope for place, envelope in envelopes.items() if len(envelope) == ENVELOPE_BYTES}
-    return {
-        "places": np.array(list(fitting), dtype=np.int64),
-        "envelopes": byte_rows(list(fitting.values()), ENVELOPE_BYTES),
-    }
+    return _table("envelopes", fitting, ENVELOPE_BYTES)
 
 
 ENVELOPES: dict[str, _Shape] = {"places": PLACES, "envelopes": rows(ENVELOPE_BYTES)}
@@ -370,10 +357,7 @@ def read_envelopes(letter: Letter) -> dict[int, bytes]:
 
 def tell_signatures(signatures: Mapping[int, bytes]) -> dict[str, Array]:
     """Stage `reveal`: who signed the list of survivors."""
-    return {
-        "places": np.array(list(signatures), dtype=np.int64),
-        "signatures": byte_rows(list(signatures.values()), SIGNATURE_BYTES),
-    }
+    return _table("signatures", signatures, SIGNATURE_BYTES)
 
 
 def read_signatures(letter: Letter) -> dict[int, bytes]:
@@ -402,15 +386,12 @@ def read_unopened(letter: Letter) -> set[int]:
 
 def shares_letter(shares: RevealedShares) -> Letter:
     """Stage `reveal`."""
-    arrays = {}
-    for name, given in (("seeds", shares.seeds), ("keys", shares.keys)):
-        arrays[f"{name} of"] = np.array(list(given), dtype=np.int64)
-        arrays[name] = byte_rows(list(given.values()), KEY_BYTES)
-    return Letter("shares", {}, arrays)
+    seeds = _table("seeds", shares.seeds, KEY_BYTES, places="seeds of")
+    return Letter("shares", {}, seeds | _table("keys", shares.keys, KEY_BYTES, places="keys of"))
 
 
 def _read_advertised(letter: Letter, _: int) -> AdvertisedKeys:
-    arrays = letter.expect("keys", **_ADVERTISED).arrays
+    arrays = letter.expect("keys", **{name: ("u1", (width,)) for name, width in _ADVERTISED.items()}).arrays
     return AdvertisedKeys(*(arrays[name].tobytes() for name in _ADVERTISED))
 
 

@@ -15,7 +15,7 @@ from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.certificates import certificate_days, check_secret
 from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.collect import Transport
-from rrcluster.federation.deployment import ask_clocks
+from rrcluster.federation.deployment import greet
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import digits_up, epsilon_text
@@ -179,10 +179,10 @@ def _port(port: int) -> str:
 
 
 def _present(agreement: Agreement, transport: Transport) -> str:
-    clocks, now = ask_clocks(agreement, transport), time.time()
+    here, now = greet(agreement, transport), time.time()
     names = [member.name for member in agreement.members]
-    absent = [name for place, name in enumerate(names) if clocks.get(place) is None]
-    wrong = [names[place] for place, clock in clocks.items() if clock is not None and abs(clock - now) > _CLOCK]
+    absent = [name for place, name in enumerate(names) if place not in here]
+    wrong = [names[place] for place, (_, clock) in here.items() if abs(clock - now) > _CLOCK]
     if absent:
         _problem(f"{', '.join(absent)} do not answer with their signature; start their daemons.")
     if wrong:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rrcluster.errors import PrivacyError, RoundError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.secagg.terms import Terms
 from rrcluster.privacy.accounting import epsilon
@@ -21,6 +21,8 @@ from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum
 from rrcluster.types import Array
+
+_MOST_MEMBERS = 1000  # a round of so many is measured; one of 5,000 gave no result in a quarter of an hour
 
 
 @dataclass(frozen=True)
@@ -121,26 +123,20 @@ class SecurePlan:
         """The plan's delta, and the probability that a sparse graph of members is not safe."""
         return self.plan.delta + self.terms.failure_probability
 
-    def statement(self) -> dict[str, Any]:
-        """What may be claimed, towards whom."""
-        return {
-            "adjacency": "zero-out: the neighbour takes part with a zero message",
-            "towards": self.towards,
-            "assumed": (
-                f"at least {self.least_honest} members follow the protocol, at "
-                f"most {self.terms.most_colluders} work for the server, and the cryptography holds"
-            ),
-            "epsilon": self.plan.epsilon(),
-            "delta": self.delta,
-            "num_releases": self.plan.num_releases,
-            "noise_multiplier": self.plan.noise_multiplier,
-            "noise_share_sigma": self.sigma,
-            "grid_bits": getattr(self.plan.mechanism, "grid_bits", None),
-        }
+    @property
+    def assumed(self) -> str:
+        """What the claim rests on."""
+        colluders = self.terms.most_colluders
+        return (
+            f"at least {self.least_honest} members follow the protocol, at most {colluders} work for the server, and "
+            "the cryptography holds"
+        )
 
 
 def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
     mechanism: Any = plan.mechanism
+    if (members := len(agreement.members)) > _MOST_MEMBERS:
+        raise ConfigError(f"{members} members are more than the {_MOST_MEMBERS} of mode = secure; let each host more.")
     if not plan.private or not hasattr(mechanism, "grid_bits"):
         raise PrivacyError(
             f"mechanism = {mechanism.name} needs a server that sees single reports, and a secure aggregation shows it "

@@ -14,6 +14,7 @@ from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import Transport
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.messages import declined, decode
+from rrcluster.federation.metrics import metrics_text, server_figures
 from rrcluster.registry import TRANSPORTS
 
 
@@ -46,6 +47,8 @@ class Attended:
     folder: FederationFolder
     agreement: Agreement
     names: bool  # whether to note them
+    run: Path  # the run folder
+    expected: float  # clients of a round
     without: frozenset[int] = frozenset()  # members that are not asked anything
 
     def ask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
@@ -54,7 +57,9 @@ class Attended:
         answers = self.inner.ask(messages)
         asked = next(iter(messages.values()), None)
         if asked is not None:
-            self.folder.save_status(self._status(asked, answers))
+            status = self._status(asked, answers)
+            figures = server_figures(self.agreement, self.run, self.expected, status)
+            self.folder.save_status(status, metrics_text(figures))
         return answers
 
     def stayed(self) -> Collection[int]:

@@ -20,13 +20,19 @@ from rrcluster.errors import ConfigError, ProtocolError
 if TYPE_CHECKING:  # a member's node imports this module, and nothing of the rounds
     from rrcluster.federation.transports import Reach
 
+Answer = Callable[[bytes], bytes]
+Figures = Callable[[], str]
 SOCKET = "daemon.sock"  # in a member's folder
 _LONGEST_PATH = 100  # bytes of a socket's path that every system takes
 _CHUNK = 2**20
+_LONGEST_REQUEST = 2**13
 
 
-def serve(path: Path, answer: Callable[[bytes], bytes], *, longest: int, stop: threading.Event) -> None:
-    """Answer messages until `stop` is set. A connection that breaks, stalls or says too much is dropped."""
+def serve(path: Path, answer: Answer, *, longest: int, stop: threading.Event, figures: Figures = str) -> None:
+    """Answer messages until `stop` is set. A connection that breaks, stalls or says too much is dropped.
+
+    Who asks in HTTP (`curl --unix-socket PATH http://member/metrics`) gets `figures`, or at /health a word.
+    """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ConfigError(f"the socket's path {path} is longer than {_LONGEST_PATH} bytes; choose a shorter folder.")
     path.unlink(missing_ok=True)
@@ -44,16 +50,28 @@ def serve(path: Path, answer: Callable[[bytes], bytes], *, longest: int, stop: t
             except TimeoutError:
                 continue
             with connection:
-                _answer_one(connection, answer, longest)
+                _answer_one(connection, answer, longest, figures)
     path.unlink(missing_ok=True)
 
 
-def _answer_one(connection: socket.socket, answer: Callable[[bytes], bytes], longest: int) -> None:
+def _answer_one(connection: socket.socket, answer: Answer, longest: int, figures: Figures) -> None:
     connection.settimeout(30.0)
     try:
-        _send(connection, answer(_receive(connection, longest)))
+        if (begins := _exactly(connection, 8, None)).startswith(b"GET /"):
+            _answer_http(connection, begins, figures)
+        else:
+            _send(connection, answer(_receive(connection, longest, begins)))
     except (OSError, ProtocolError):
         return
+
+
+def _answer_http(connection: socket.socket, request: bytes, figures: Figures) -> None:
+    while b"\r\n\r\n" not in request and len(request) < _LONGEST_REQUEST and (part := connection.recv(_CHUNK)):
+        request += part
+    path = request.split(b" ")[1]
+    body = {b"/metrics": figures() if path == b"/metrics" else "", b"/health": "ok\n"}.get(path, "").encode()
+    head = f"HTTP/1.0 {'200 OK' if body else '404 Not Found'}\r\nContent-Type: text/plain; version=0.0.4\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
 
 def ask_socket(path: Path, content: bytes, *, deadline: float, longest: int) -> bytes:
@@ -62,7 +80,7 @@ def ask_socket(path: Path, content: bytes, *, deadline: float, longest: int) -> 
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.connect(os.fspath(path))
         _send(connection, content)
-        return _receive(connection, longest, deadline=deadline)
+        return _receive(connection, longest, _exactly(connection, 8, deadline), deadline=deadline)
 
 
 @dataclass(frozen=True)
@@ -106,8 +124,8 @@ def _send(connection: socket.socket, content: bytes) -> None:
     connection.sendall(len(content).to_bytes(8, "little") + content)
 
 
-def _receive(connection: socket.socket, longest: int, *, deadline: float | None = None) -> bytes:
-    length = int.from_bytes(_exactly(connection, 8, deadline), "little")
+def _receive(connection: socket.socket, longest: int, begins: bytes, *, deadline: float | None = None) -> bytes:
+    length = int.from_bytes(begins, "little")
     if length > longest:
         raise ProtocolError(f"a message of {length} bytes is longer than the {longest} that it may have.")
     return _exactly(connection, length, deadline)

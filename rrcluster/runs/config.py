@@ -225,7 +225,7 @@ class RunConfig:
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
         divided = {"partition", "concentration", "samples_per_client", "data_folder"}
-        left_out = divided if self.data.whole else {"new_clients", "references"}
+        left_out = divided if self.data.whole else {"new_clients", *(["references"] if self.output.references else [])}
         if not registry.METHODS.fact(self.algorithm, "reads_cells", False):
             left_out.add("personal")
         described = self.data.from_file or self.data.table_columns  # by its columns

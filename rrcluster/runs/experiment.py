@@ -1,7 +1,9 @@
 """Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name."""
 
+import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
+from rrcluster.errors import ConfigError, DataError, NotDeclared, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
@@ -34,7 +36,7 @@ from rrcluster.privacy.statement import OWN_DATA, statement, trust_in
 from rrcluster.processes import cores
 from rrcluster.rng import Streams
 from rrcluster.runs.config import RunConfig, from_flat
-from rrcluster.runs.fingerprint import own_code
+from rrcluster.runs.fingerprint import keyed_digest, own_code
 from rrcluster.runs.load import load
 from rrcluster.server.state import ServerState
 from rrcluster.server.survey import make_schedule, resolve_init
@@ -165,13 +167,18 @@ class Experiment:
     faults: Faults
     start: Start | None = None  # the first models, where they are another run's
     deployed: Deployed | None = None  # real clients; `data` then has no samples
+    executor: Executor | None = field(default=None, compare=False)  # whose workers compute the clients
 
     @cached_property
     def hosts(self) -> Hosts:
         """Who computes its clients."""
         side = ClientSide(self.method, self.split, self.engine, self.local, self.plan.mechanism)
         host = Host(self.data, side, self.faults, discreet=self.plan.secure)
-        return Hosts(host, processes=processes_for(self))
+        load = None
+        if self.executor is not None and (self.config.data.from_file or not self.owns_data):
+            key = secrets.token_hex(16)
+            load = partial(same_population, self.config, key, keyed_digest(self.data, key))
+        return Hosts(host, processes=processes_for(self), executor=self.executor, load=load)
 
     def rounds(self, *, checkpoint: Checkpoint | None = None, ledger: Ledger | None = None) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
@@ -447,6 +454,14 @@ def load_population(config: RunConfig) -> FederatedData:
         folder=config.data.data_folder,
     )
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def same_population(config: RunConfig, key: str, digest: str) -> FederatedData:
+    """The clients of a config where somebody else has loaded them too; DataError where they are not the same."""
+    data = load_population(config)
+    if keyed_digest(data, key) != digest:
+        raise DataError(f"{data.name} is not the same on a worker as where the run was started; give both one copy.")
+    return data
 
 
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:

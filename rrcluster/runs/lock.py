@@ -11,12 +11,22 @@ import hashlib
 import os
 import platform
 import secrets
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.storage import explain_write, make_subfolder, open_plain, read_mapping, replace_file, to_json
+from rrcluster.storage import (
+    explain_write,
+    make_folders,
+    make_subfolder,
+    open_plain,
+    read_mapping,
+    replace_file,
+    to_json,
+)
 
 
 class FolderLock:
@@ -59,6 +69,89 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock."""
         self._close()
+
+
+_RENEWED, _LAPSED = 5.0, 60.0  # seconds
+
+
+class Lease:
+    """A claim to a folder that holds between machines, also where a network file system has no locks: `with Lease(f)`.
+
+    It is a file beside the folder that one process alone can make, and that is touched while its holder lives. One that
+    was not touched for a minute, by the clock of whoever waits for it, is taken over; a holder that was only asleep
+    finds that at its next `check`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Of a folder, which need not be there yet."""
+        self._path = folder.with_name(f".{folder.name}.lease")
+        self._mark = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}".encode()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "Lease":
+        with explain_write(self._path):
+            make_folders(self._path.parent)
+            waited = False
+            while not self._made():
+                self._wait_until_lapsed()
+                waited = True
+            if waited:  # another process may have waited, too, and replaced the file at the same moment
+                time.sleep(_RENEWED)
+                self.check()
+        threading.Thread(target=self._renew, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._look()[0] == self._mark:
+            self._path.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """RunFolderError where somebody else has taken it over."""
+        if (holder := self._look()[0]) != self._mark:
+            raise RunFolderError(f"{self._path}: taken over by {_named(holder)}, which goes on with this run.")
+
+    def _made(self) -> bool:
+        try:
+            descriptor = open_plain(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(self._mark)
+        return True
+
+    def _look(self) -> tuple[bytes, int]:
+        """Who holds it, and when it was touched; opened anew, so that a network file system asks its server."""
+        try:
+            with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
+                return file.read(1000), os.fstat(file.fileno()).st_mtime_ns
+        except FileNotFoundError:
+            return b"", 0
+
+    def _wait_until_lapsed(self) -> None:
+        first, deadline = self._look(), time.monotonic() + _LAPSED
+        while (seen := self._look()) == first and first[1]:
+            if time.monotonic() > deadline:
+                old = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
+                with contextlib.suppress(FileNotFoundError):
+                    self._path.rename(old)
+                    old.unlink()
+                return
+            time.sleep(_RENEWED / 5)
+        if seen[1]:
+            raise RunFolderError(f"{self._path}: in use by {_named(seen[0])}; wait for it to finish.")
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEWED):
+            with contextlib.suppress(OSError):
+                if self._look()[0] == self._mark:
+                    os.utime(self._path)
+
+
+def _named(mark: bytes) -> str:
+    """Machine and process of a lease's holder."""
+    host, process, *_ = (*mark.decode(errors="replace").split(" "), "?", "?")
+    return f"process {process} of {host}"
 
 
 ADOPTED = (

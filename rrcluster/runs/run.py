@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.processes import refuse_secure
 from rrcluster.runs.comparison import compared
 from rrcluster.runs.config import RunConfig, new_folder
 from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
@@ -42,6 +44,7 @@ def run(
     adopt: bool = False,
     on_round: "OnRound | Sequence[OnRound] | None" = None,
     progress: bool | Literal["auto"] = "auto",
+    executor: Executor | None = None,
     **settings: Any,
 ) -> RunResult:
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
@@ -52,14 +55,17 @@ def run(
     runs in the same way. `resume` continues the run in a folder, with the same objects as it was started with.
 
     `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
-    `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
+    `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person. `executor`:
+    anything with the interface of concurrent.futures, whose workers compute the clients (`client.get_executor()` of
+    Dask); no bit depends on it. Secure runs take none.
     """
     from rrcluster.runs.progress import watch
 
     if resume is not None:
         if experiment is not None:
             raise ConfigError("resume takes the experiment from the run folder; give no other.")
-        running = resume_run(Path(resume), make=with_objects(Path(resume), settings), adopt=adopt)
+        make = partial(make_on, executor, with_objects(Path(resume), settings))
+        running = resume_run(Path(resume), make=make, adopt=adopt)
         return watch(running, on_round=on_round, progress=progress)
     if experiment is None:
         experiment = build_experiment(**settings)
@@ -69,7 +75,14 @@ def run(
         experiment = make_experiment(experiment)
     if experiment.config.output.seeds:
         raise ConfigError("run(...) makes one run; call it once per seed, or use `rrcluster run --seeds`.")
+    if executor is not None:
+        experiment = replace(experiment, executor=executor)
     return watch(start(experiment), on_round=on_round, progress=progress)
+
+
+def make_on(executor: Executor | None, make: MakeExperiment, config: RunConfig) -> Experiment:
+    """The experiment of a config, with its clients on the workers of an executor, if there is one."""
+    return replace(make(config), executor=executor)
 
 
 def finish(running: "Running") -> RunResult:
@@ -89,6 +102,8 @@ def start(experiment: Experiment) -> "Running":
 
 
 def _check_cost(experiment: Experiment) -> None:
+    if experiment.executor is not None:
+        refuse_secure(experiment.plan.secure)
     if experiment.plan.private:
         check_target(experiment.plan.epsilon(), experiment.config.privacy.target_epsilon)
 

@@ -6,8 +6,9 @@ A grid of settings, in which some values are lists; or runs by name. Its jobs ar
 import itertools
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -18,9 +19,18 @@ import numpy as np
 from rrcluster import registry
 from rrcluster.data.frames import load_table
 from rrcluster.errors import ConfigError, RRClusterError
-from rrcluster.processes import cores, end_processes, local_executor, process_died, submitted
+from rrcluster.processes import (
+    cores,
+    end_processes,
+    local_executor,
+    lost_cluster,
+    process_died,
+    refuse_secure,
+    submitted,
+)
 from rrcluster.runs.config import RunConfig, closest, coerce, from_flat, takes_list
 from rrcluster.runs.experiment import make_experiment
+from rrcluster.runs.lock import Lease
 from rrcluster.runs.outcome import accuracy_text
 from rrcluster.runs.run import MakeExperiment, Running, start_or_resume
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS, names_file
@@ -148,6 +158,7 @@ class Job:
     values: Mapping[str, Any]  # of the settings that vary
     settings: Mapping[str, Any]  # all of them, seed and folder included
     folder: Path
+    shared: bool = field(default=False, compare=False)  # between machines, which see the same folders
 
     @property
     def config(self) -> RunConfig:
@@ -221,8 +232,18 @@ def sweep(
     return in_order([step for step in steps if isinstance(step, Outcome)], jobs(grid))
 
 
-def sweep_steps(grid: Grid, *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
-    """`sweep`, step by step; at the end `sweep.json` says what became of each job."""
+def sweep_steps(
+    grid: Grid, *, executor: Executor | None = None, processes: int | None = None, place: int = 0, shards: int = 1
+) -> Iterator[Step]:
+    """`sweep`, step by step; at the end `sweep.json` says what became of each job.
+
+    Of `shards` machines that see the same folders each runs every so many jobs from its `place` on; none of them knows
+    what became of all.
+    """
+    if shards > 1:
+        shard = [replace(job, shared=True) for job in jobs(grid)[place::shards]]
+        yield from run_jobs(shard, executor=executor, processes=processes)
+        return
     outcomes = []
     for step in run_jobs(jobs(grid), executor=executor, processes=processes):
         if isinstance(step, Outcome):
@@ -242,7 +263,8 @@ def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes
     on_gpu = any(device.type == "cuda" for device in devices_of(todo))
     count = processes or processes_for(todo, on_gpu=on_gpu)
     if executor is not None:
-        yield from _on_executor([[job] for job in todo], executor)
+        refuse_secure(any(config.privacy.secure for config in map(_config, todo) if config is not None))
+        yield from _on_executor([[replace(job, shared=True)] for job in todo], executor)
     elif count > 1:
         shares = shared_out(todo, count) if on_gpu else [[job] for job in todo]
         memory = _DEVICE_SHARED / count if on_gpu else 1.0
@@ -328,11 +350,14 @@ def _attempt(
         while futures:
             done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             for future in done:
-                task, error = futures.pop(future), future.exception()
+                task = futures.pop(future)
+                error = CancelledError() if future.cancelled() else future.exception()
                 if error is None:
                     yield from future.result()
                 elif process_died(error):
                     died.append(task)
+                elif (lost := lost_cluster(error)) is not None:
+                    raise lost
                 else:
                     yield from (Outcome(job, FAILED, _failure(error)) for job in task)
             yield from _progress(job for task in futures.values() for job in task)
@@ -368,7 +393,11 @@ def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcom
 def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
     """All steps of one job, up to its outcome, errors included."""
     try:
-        yield from _rounds(job, make)
+        with Lease(job.folder) if job.shared else nullcontext() as lease:
+            for step in _rounds(job, make):
+                if lease is not None:
+                    lease.check()
+                yield step
     except RRClusterError as error:
         yield Outcome(job, REFUSED, str(error))
     except (RuntimeError, ArithmeticError, MemoryError) as error:

@@ -8,14 +8,16 @@ there are, nor on one that died and whose part another computed again.
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
+from rrcluster import __version__
 from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.arrays import ArrayStore
 from rrcluster.data.federated import FederatedData
@@ -28,7 +30,15 @@ from rrcluster.models.probe import made_up_samples
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy, join_reports
-from rrcluster.processes import end_processes, local_executor, pickled, process_died, submitted, unpickled
+from rrcluster.processes import (
+    end_processes,
+    local_executor,
+    lost_cluster,
+    pickled,
+    process_died,
+    submitted,
+    unpickled,
+)
 from rrcluster.server.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
@@ -187,9 +197,19 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
 class Hosts:
     """Runs functions of a host on parts of its clients: in this process, or by an executor in others."""
 
-    def __init__(self, host: Host, *, processes: int = 1, executor: Executor | None = None) -> None:
-        """`executor`: any with the interface of concurrent.futures; else local processes, where more than one."""
-        self.host, self._processes, self._given = host, processes, executor
+    def __init__(
+        self,
+        host: Host,
+        *,
+        processes: int = 1,
+        executor: Executor | None = None,
+        load: Callable[[], FederatedData] | None = None,
+    ) -> None:
+        """`executor`: any with the interface of concurrent.futures; else local processes, where more than one.
+
+        `load`: how other processes get the population, once each; None: it is sent to them.
+        """
+        self.host, self._processes, self._given, self._load = host, processes, executor, load
         self._executor = executor
         self._payload: bytes | None = None
         self._digest = ""
@@ -226,8 +246,9 @@ class Hosts:
         if self._given is None and self._processes < 2:
             return False
         if self._payload is None:
-            self._payload = pickled(self.host)
-            self._digest = hashlib.blake2b(self._payload, digest_size=16).hexdigest()
+            bare = self.host if self._load is None else replace(self.host, data=None)  # type: ignore[arg-type]
+            self._payload = pickled((bare, self._load))
+            self._digest = f"{_VERSIONS}; {hashlib.blake2b(self._payload, digest_size=16).hexdigest()}"
         return bool(self._payload)
 
     def _in_processes(
@@ -245,15 +266,18 @@ class Hosts:
                 answer = self._result(futures[place], function, argument, parts[place])
             except Exception as error:
                 if not process_died(error):
-                    raise
-                deaths += 1
+                    raise lost_cluster(error) or error from None
+                deaths += 1 if isinstance(error, BrokenExecutor) else 2  # a cluster has tried it several times
                 self._restart()
                 if deaths > 1:  # this part, or one that was computed beside it, kills hosts
                     yield from self._isolated(function, argument, parts[place])
                     place += 1
-                futures[place:] = [self._submit(function, argument, rest) for rest in parts[place:]]
+                again = range(place, len(parts)) if self._given is None else [place] if deaths < 2 else []
+                for number in again:
+                    futures[number] = self._submit(function, argument, parts[number])
                 continue
             yield answer
+            futures[place] = Future()  # an answer is as long as all models: it is not kept
             place += 1
 
     def _isolated(self, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any) -> Iterator[Answer]:
@@ -318,6 +342,7 @@ class UnknownHost:
     """What a process answers that has not been sent the host of a task."""
 
 
+_VERSIONS = f"rrcluster {__version__}, torch {torch.__version__}"  # hosts of others would compute other bits
 _HOSTS: dict[str, Host] = {}  # of this process, by the digest of what they were made from
 _TURN = threading.Lock()  # of this process: clients that draw share its generators
 
@@ -327,10 +352,15 @@ def _work(
 ) -> Answer | type[UnknownHost]:
     """A task, in another process; those of one process take turns, if an executor has threads."""
     with _TURN:
+        if not digest.startswith(f"{_VERSIONS};"):
+            raise WorkerError(
+                f"a worker has {_VERSIONS}, and the run {digest.partition(';')[0]}; install the same there."
+            )
         if payload is not None:
             while len(_HOSTS) >= _MOST_HOSTS:
                 _HOSTS.pop(next(iter(_HOSTS)))
-            _HOSTS[digest] = unpickled(payload)
+            made, load = unpickled(payload)
+            _HOSTS[digest] = made if load is None else replace(made, data=load())
         host = _HOSTS.get(digest)
         if host is None:
             return UnknownHost

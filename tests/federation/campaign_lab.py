@@ -28,8 +28,8 @@ import numpy as np
 from folder_lab import REHEARSAL, signed
 
 from rrcluster.cli import main as rrcluster
+from rrcluster.federation.children import free_port
 from rrcluster.federation.collect import PlainCollect
-from rrcluster.federation.flower.children import free_port
 from rrcluster.runs.experiment import build_experiment
 from rrcluster.runs.load import load
 from rrcluster.server.server import Charge

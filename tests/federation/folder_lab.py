@@ -74,7 +74,7 @@ def listening(folders, *, data=None, columns=None, engine=None):
         daemon = open_daemon(
             MemberFolder(folder), data, columns or ColumnSettings(), engine=engine or ("auto" if data else "batched")
         )
-        arguments = {"longest": LONGEST_TASK, "stop": stop}
+        arguments = {"longest": LONGEST_TASK, "stop": stop, "figures": daemon.figures}
         thread = threading.Thread(target=serve, args=(folder / "daemon.sock", daemon.answer), kwargs=arguments)
         thread.start()
         threads.append(thread)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rrcluster.federation.certificates import make_authority, new_node_key, write_secret
-from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
+from rrcluster.federation.children import Process, free_port, start_module, stop_processes
 from rrcluster.federation.flower.flower_transport import FlowerTransport, GateProcess
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.storage import make_subfolder

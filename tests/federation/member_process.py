@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from federation_lab import agree, daemons_of, experiment_of
 
-from rrcluster.federation.flower.children import stop_signals
+from rrcluster.federation.children import stop_signals
 from rrcluster.federation.messages import LONGEST_LETTER
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.unix_socket import serve

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from rrcluster.federation.flower.children import free_port, stop_processes
+from rrcluster.federation.children import free_port, stop_processes
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 TEMPLATE = Path(__file__).parent.parent.parent / "deploy" / "nginx.conf"

@@ -190,7 +190,7 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     fails(capsys, "m0, m1, m2 have not signed", *serve)
     fails(capsys, "nothing was signed yet", "client", base / "m0")
     fails(capsys, "trial/identity.key: cannot be read", "client", trial)
-    fails(capsys, "consent.json: no such file", "enrol", trial, "--consent", base / "m0" / "consent.json")
+    fails(capsys, "consent.json: is not there", "enrol", trial, "--consent", base / "m0" / "consent.json")
     fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
     do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
     forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
@@ -639,7 +639,7 @@ def test_a_round_that_fails_after_its_charge_is_given_up_after_three_times(base,
 
 
 def test_serve_says_a_line_a_round_and_warns_of_thin_rounds_and_members_that_are_gone(capsys):
-    plan = SimpleNamespace(num_rounds=9, num_releases=9, sampler=SimpleNamespace(expected_size=100.0))
+    plan = SimpleNamespace(num_rounds=9, num_releases=9, reserve_rounds=0, sampler=SimpleNamespace(expected_size=100.0))
     running = SimpleNamespace(experiment=SimpleNamespace(plan=plan), releases_charged=1)
     came = [["north", "south"], ["south"], []]
     folder = SimpleNamespace(status=lambda: {"answered": came[running.releases_charged - 1]})

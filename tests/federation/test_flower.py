@@ -41,8 +41,8 @@ from nginx_lab import NGINX, Nginx
 
 from rrcluster.errors import RoundError
 from rrcluster.federation.certificates import make_authority
+from rrcluster.federation.children import free_port, stop_processes
 from rrcluster.federation.flower import flower_transport
-from rrcluster.federation.flower.children import free_port, stop_processes
 from rrcluster.federation.flower.fleet_node import FleetNode, wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport, GateProcess
 from rrcluster.federation.flower.gate import Gate
@@ -267,6 +267,30 @@ def test_the_gate_passes_what_nodes_call_and_nothing_else(gate):
         ("POST", "/v1/fleet/"),
     ):
         assert status(gate, method, path) == 403, path
+
+
+def test_the_gate_shows_figures_to_its_own_machine_alone_and_whether_it_is_there_to_all(tmp_path):
+    make_authority(tmp_path, tmp_path, name="link", hosts=["127.0.0.1"])
+    (tmp_path / "nodes.pem").write_bytes(public_key_to_bytes(NODE.public_key()))
+    figures = tmp_path / "metrics.prom"
+    gate = Gate("127.0.0.1:9", tmp_path / "ca.pem", tmp_path / "nodes.pem", longest=100, metrics=figures)
+
+    async def get(path, client):
+        transport = httpx.ASGITransport(gate, client=(client, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="https://gate") as asking:
+            answer = await asking.get(path)
+            return answer.status_code, answer.text
+
+    def shown(path, client):
+        return asyncio.run(get(path, client))
+
+    assert shown("/metrics", "127.0.0.1") == (503, "")  # serve has written none yet
+    figures.write_text("rrcluster_up 1.0\n")
+    assert shown("/metrics", "127.0.0.1") == (200, "rrcluster_up 1.0\n")
+    assert shown("/metrics", "10.0.0.1") == (403, "")
+    assert shown("/health", "10.0.0.1") == (200, "ok\n")  # and the SuperLink is not asked for a stranger
+    assert shown("/health", "127.0.0.1") == (503, "")  # it does not answer
+    assert status(gate, "POST", "/metrics") == status(gate, "POST", "/health") == 403
 
 
 STRANGER = ec.generate_private_key(ec.SECP384R1())

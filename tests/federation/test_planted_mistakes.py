@@ -48,7 +48,7 @@ MISTAKES = {
     ),
     "the same mask in two rounds": (
         "federation/secagg/secure_client.py",
-        "self._seed = secrets.token_bytes(SECRET_BYTES)",
+        "self._seed = secrets.token_bytes(masks.SECRET_BYTES)",
         "self._seed = identity.private_bytes_raw()",
         f"{PROTOCOL}::test_every_attempt_has_masks_of_its_own",
     ),
@@ -144,9 +144,9 @@ MISTAKES = {
     ),
     "an attempt is counted though an envelope cannot be opened": (
         "federation/daemon.py",
-        "        if unopened := client.open(read_envelopes(letter)):\n",
+        "        if unopened := client.open(wire.read_envelopes(letter)):\n",
         "        self._join(attempt.round_index, attempt.number)\n"
-        "        if unopened := client.open(read_envelopes(letter)):\n",
+        "        if unopened := client.open(wire.read_envelopes(letter)):\n",
         f"{LYING}::test_envelopes_that_cannot_be_opened_cost_nobody_an_attempt_who_cannot_open_them",
     ),
     "real clients are computed together": (

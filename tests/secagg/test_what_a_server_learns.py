@@ -14,7 +14,7 @@ import pytest
 from protocol_lab import identities, public
 
 from rrcluster.errors import ProtocolError
-from rrcluster.federation.secagg import secure_client
+from rrcluster.federation.secagg import masks
 from rrcluster.federation.secagg.masks import derive_key
 from rrcluster.federation.secagg.secure_client import OF_KEY, OF_SEED, Attempt, SecureClient, open_share
 from rrcluster.federation.secagg.terms import Terms
@@ -164,7 +164,7 @@ def test_a_hostile_server_learns_one_sum_at_most(count):
         (Attempt, "mask_purpose", lambda self, one, other, _: bytes(sorted((one, other)))),
         (Attempt, "expand_seed", lambda self, place, seed: (seed, seed[::-1])),
         (Attempt, "expand_seed", lambda self, place, seed: (seed[::-1], seed[::-1])),
-        (secure_client, "derive_two_keys", lambda secret, *, purpose: (derive_key(secret, purpose=purpose),) * 2),
+        (masks, "derive_two_keys", lambda secret, *, purpose: (derive_key(secret, purpose=purpose),) * 2),
     ],
     ids=[
         "fewer signatures",

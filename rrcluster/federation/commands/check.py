@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse, print_json
-from rrcluster.errors import ConfigError
-from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.cli.terminal import print_json
+from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text
 
@@ -59,7 +58,7 @@ class StatusCommand:
 
 def check(arguments: list[str]) -> int:
     """Run `check`."""
-    command = parse(CheckCommand(), arguments, prog="rrcluster federation check")
+    command = parse_with_folder(CheckCommand(), arguments, "check")
     of_member = _of_member(command.folder)
     from rrcluster.federation.readiness import check_member
 
@@ -89,7 +88,7 @@ def _server_lines(folder: FederationFolder, command: CheckCommand) -> "list[Chec
 
 def status(arguments: list[str]) -> int:
     """Run `status`."""
-    command = parse(StatusCommand(), arguments, prog="rrcluster federation status")
+    command = parse_with_folder(StatusCommand(), arguments, "status")
     if _of_member(command.folder):
         told = _member_status(MemberFolder(command.folder))
     else:
@@ -104,8 +103,6 @@ def status(arguments: list[str]) -> int:
 
 
 def _of_member(folder: Path) -> bool:
-    if folder == Path():
-        raise ConfigError("name the folder of a federation or of a member, as in `rrcluster federation status trial`.")
     if (folder / "identity.key").exists():
         return True
     FederationFolder(folder).draft()
@@ -113,23 +110,17 @@ def _of_member(folder: Path) -> bool:
 
 
 def _server_status(folder: FederationFolder) -> dict[str, Any]:
-    agreement = folder.agreement()
+    agreement, told = folder.agreement(), dict[str, Any]()
     from rrcluster.federation.agreed_run import AgreedRun
-    from rrcluster.privacy.ledger import read_charges
+    from rrcluster.federation.metrics import server_figures
 
     folder.cost()  # refuses a run folder that disagrees with itself
-    noted, path = folder.status(), folder.run / "ledger.jsonl"
-    charges = read_charges(path) if path.exists() else []
-    told: dict[str, Any] = {
-        "federation": agreement.name,
-        "mode": agreement.mode,
-        "members": len(agreement.members),
-        "round": f"{len({charge['round'] for charge in charges})} of {agreement.guarantee['num_rounds']}",
-        "releases charged": len(charges),
-        "releases allowed": agreement.guarantee["num_releases"],
-        "epsilon of the whole training": AgreedRun.build(agreement, trains=False).plan.epsilon(),  # checks what it says
-        "finished": (folder.run / "models.safetensors").exists(),
-    }
+    noted, plan = folder.status(), AgreedRun.build(agreement, trains=False).plan  # checks what the agreement states
+    figures = server_figures(agreement, folder.run, plan.sampler.expected_size, noted)
+    told |= {"federation": agreement.name, "mode": agreement.mode, "members": len(agreement.members)}
+    told |= {"round": f"{figures['rounds_done']} of {figures['rounds_planned']}"}
+    told |= {name: figures[name.replace(" ", "_")] for name in ("releases charged", "releases allowed", "reserve left")}
+    told |= {"epsilon of the whole training": plan.epsilon(), "finished": figures["finished"]}
     if noted:
         told["last message"] = f"{noted.get('stage')}, {max(0, round(time.time()) - int(noted.get('at', 0)))} s ago"
     if "answered" in noted:

@@ -2,8 +2,6 @@
 
 import contextlib
 import io
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError, WorkerError
+from rrcluster.federation.children import Process, start_module, stop_processes
 from rrcluster.federation.federation_command import main as federation
 from rrcluster.storage import write_file
 
@@ -71,13 +70,11 @@ def _demo(command: DemoCommand, base: Path) -> int:
     honest = ["--least-honest", str(command.members - 2), "--most-colluders", "1"] if command.mode == "secure" else []
     federation(["init", str(trial), str(base / "settings.yaml"), "--mode", command.mode, *honest])
     for name in names:
-        federation(["enrol", str(base / name), "--name", name, "--clients", str(command.clients)])
-    federation(["enrol", str(trial), "--accept", *(str(base / name / "request.json") for name in names)])
-    federation(["init", str(trial), "--close"])
+        federation(["join", str(base / name), "--name", name, "--clients", str(command.clients)])
+    federation(["accept", str(trial), *(str(base / name / "request.json") for name in names), "--close"])
     with contextlib.redirect_stdout(io.StringIO()):  # every member reads what was shown above
         for name in names:
-            federation(["enrol", str(base / name), "--agree", str(trial / "agreement.json"), "--yes"])
-    federation(["enrol", str(trial), "--consent", *(str(base / name / "consent.json") for name in names)])
+            federation(["sign", str(base / name), str(trial / "agreement.json"), "--yes"])
     with running_daemons([base / name for name in names]):
         status = federation(["serve", str(trial), "--transport", "local", "--members", str(base)])
     federation(["status", str(trial)])
@@ -86,15 +83,10 @@ def _demo(command: DemoCommand, base: Path) -> int:
 
 
 @contextlib.contextmanager
-def running_daemons(folders: list[Path], *, seconds: float = 120.0) -> Iterator[list[subprocess.Popen[bytes]]]:
+def running_daemons(folders: list[Path], *, seconds: float = 120.0) -> Iterator[list[Process]]:
     """The daemons of these members, each in a process of its own; stopped on leaving."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rrcluster", "federation", "client", str(folder), "--log", str(folder / "log.txt")],
-            stderr=subprocess.DEVNULL,
-        )
-        for folder in folders
-    ]
+    program = ("rrcluster", "federation", "client")
+    started = [start_module(*program, str(folder), log=folder / "daemon.log") for folder in folders]
     try:
         deadline = time.monotonic() + seconds
         for folder, process in zip(folders, started, strict=True):
@@ -107,9 +99,4 @@ def running_daemons(folders: list[Path], *, seconds: float = 120.0) -> Iterator[
         say(f"{len(started)} daemons are listening.")
         yield started
     finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
-            process.kill()
+        stop_processes(started)

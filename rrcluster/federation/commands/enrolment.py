@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import read_yaml, say
 from rrcluster.errors import ConfigError
-from rrcluster.federation.agreement import Agreement, Member, SampleShape
-from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.agreement import Agreement, Member, SampleShape, read_sent
+from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text, risk_text
 from rrcluster.report.values import field_text
 from rrcluster.settings import FIELDS
-from rrcluster.storage import parse_json, read_text
 
 if TYPE_CHECKING:
     from rrcluster.federation.agreed_run import AgreedRun
@@ -91,15 +90,16 @@ class EnrolCommand:
     yes: bool = False
     """Sign without asking."""
     accept: tuple[Path, ...] = ()
-    """At the server: add these requests to the roster."""
+    """At the server: add these requests to the roster; or keep these signatures."""
     consent: tuple[Path, ...] = ()
-    """At the server: keep these signatures."""
+    """At the server: the same for signatures. Daemons show theirs when rounds begin, so files are rarely needed."""
+    close: bool = False
+    """At the server: then close the roster, as `init --close`, and check the folder."""
 
 
 def init(arguments: list[str]) -> int:
     """Run `init`."""
-    command = parse(InitCommand(), arguments, prog="rrcluster federation init")
-    _check_folder(command.folder, "init")
+    command = parse_with_folder(InitCommand(), arguments, "init")
     folder = FederationFolder(command.folder)
     if command.close:
         return _close(folder)
@@ -112,19 +112,11 @@ def init(arguments: list[str]) -> int:
     if command.settings is None:
         raise ConfigError("init needs a file of settings: `rrcluster federation init FOLDER SETTINGS.yaml`.")
     settings, samples = _settings(read_yaml(str(command.settings)), command)
-    FederationFolder.create(
-        command.folder,
-        name=command.name or command.folder.resolve().name,
-        settings=settings,
-        samples=samples,
-        mode=command.mode,
-        least_honest=command.least_honest,
-        most_colluders=command.most_colluders,
-        least_members=command.least_members,
-        hosts=command.hosts,
-    )
+    name, numbers = command.name or command.folder.resolve().name, ("least_honest", "most_colluders", "least_members")
+    draft: dict[str, Any] = {entry: getattr(command, entry) for entry in ("mode", *numbers)} | {"settings": settings}
+    FederationFolder.create(command.folder, name=name, samples=samples, hosts=command.hosts, **draft)
     say(f"{command.folder}: a federation without members. Keep {folder.private} to yourself. Next, every member:")
-    say("  rrcluster federation enrol MEMBER --name NAME --clients N")
+    say("  rrcluster federation join MEMBER --name NAME --clients N")
     return 0
 
 
@@ -178,17 +170,15 @@ def _close(folder: FederationFolder) -> int:
     agreed = AgreedRun.build(agreement, trains=False)
     folder.save_agreement(agreement)
     show_agreement(agreed)
-    say(
-        f"{folder.path / 'agreement.json'}: send it, and {folder.path / 'ca.pem'}, to every member. Next, every member:"
-    )
-    say("  rrcluster federation enrol MEMBER --agree agreement.json")
+    say(f"{folder.path / 'agreement.json'}: send it to every member. Next, every member:")
+    say("  rrcluster federation sheet agreement.json    (what it means, in words)")
+    say("  rrcluster federation sign MEMBER agreement.json")
     return 0
 
 
 def enrol(arguments: list[str]) -> int:
     """Run `enrol`."""
-    command = parse(EnrolCommand(), arguments, prog="rrcluster federation enrol")
-    _check_folder(command.folder, "enrol")
+    command = parse_with_folder(EnrolCommand(), arguments, "enrol")
     if command.accept or command.consent:
         return _collect(command)
     if command.agree is not None:
@@ -205,17 +195,23 @@ def enrol(arguments: list[str]) -> int:
 
 def _collect(command: EnrolCommand) -> int:
     """At the server: requests and consents."""
-    folder = FederationFolder(command.folder)
-    for path in command.accept:
-        member = Member.of_facts(_json(path))
+    folder, given = FederationFolder(command.folder), [read_sent(path) for path in (*command.accept, *command.consent)]
+    for facts in given:
+        if "signature" in facts:
+            say(f"{folder.add_consent(facts).name} has signed.")
+            continue
+        member = Member.of_facts(facts)
         folder.accept(member)
         say(f"{member.name}: {member.num_clients} clients, fingerprint {member.fingerprint} (compare it by telephone)")
-    for path in command.consent:
-        say(f"{folder.add_consent(_json(path)).name} has signed.")
-    if command.consent:
+    if command.close:
+        from rrcluster.federation.commands.check import check
+
+        _close(folder)
+        check([str(folder.path)])
+    if any("signature" in facts for facts in given):
         missing = folder.missing_consents(folder.agreement())
-        next_step = f"rrcluster federation serve {folder.path}"
-        say(f"Still missing: {', '.join(missing)}" if missing else f"Everybody has signed. Next: {next_step}")
+        done = f"Everybody has signed. Next: rrcluster federation serve {folder.path}"
+        say(f"Still missing: {', '.join(missing)}" if missing else done)
     return 0
 
 
@@ -223,7 +219,7 @@ def _agree(command: EnrolCommand, path: Path) -> int:
     """A member's operator reads, checks and signs."""
     folder = MemberFolder(command.folder)
     folder.identity()
-    agreement = Agreement.parse(read_text(path), source=str(path))
+    agreement = Agreement.read(path)
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.client_ledger import agree_to
 
@@ -235,8 +231,8 @@ def _agree(command: EnrolCommand, path: Path) -> int:
     total = agree_to(folder, agreed)
     folder.save_consent(agreement)
     say(f"All trainings of these clients together: epsilon = {epsilon_text(total)}.")
-    say(f"Signed. Send {folder.path / 'consent.json'} to who runs the server. Next:")
-    say(f"  rrcluster federation client {folder.path} --data FILE --client-column COLUMN")
+    say(f"Signed. The daemon shows {folder.path / 'consent.json'} when rounds begin. Next:")
+    say(f"  rrcluster federation client {folder.path} --data FILE --client-column COLUMN --server HOST:PORT")
     return 0
 
 
@@ -265,20 +261,3 @@ def show_agreement(agreed: "AgreedRun") -> None:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
         write("  A rehearsal: the noise is seeded, and protects nobody.\n")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = parse_json(read_text(path))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; get it from its sender.") from None
-    except (OSError, ValueError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: cannot be read; get the file again from its sender.")
-    return value
-
-
-def _check_folder(folder: Path, action: str) -> None:
-    if folder == Path():
-        raise ConfigError(f"{action} needs a folder first: `rrcluster federation {action} FOLDER`.")

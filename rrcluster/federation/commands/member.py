@@ -3,26 +3,31 @@
 And `rrcluster federation node`, which connects that daemon to the server.
 """
 
+import contextlib
 import logging
+import os
 import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import log_to, parse, say
+from rrcluster.cli.terminal import log_to, say
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.federation.federation_folder import parse_with_folder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.settings import ColumnSettings
 
 if TYPE_CHECKING:
     from rrcluster.data.federated import FederatedData
+    from rrcluster.types import Models
 
 
 Flag = tyro.conf.arg
-_KEPT = ("data", "client_column", "test_share", "engine", "device")  # for the next start
+_KEPT = ("data", "client_column", "test_share", "engine", "device", "server")  # for the next start
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,9 @@ class ClientCommand:
     """auto, cpu or cuda."""
     socket: Path | None = None
     """Where to listen; default: daemon.sock in the member's folder."""
+    server: str = ""
+    """Also connect the daemon to the server at host:port, as `rrcluster federation node` does, in a process of its own;
+    kept for the next start."""
     log: Path | None = None
     """File for what was refused and why; default: the terminal."""
     withdraw: tuple[str, ...] = ()
@@ -70,7 +78,7 @@ class ClientCommand:
     models: Path | None = None
     """--fetch: a run folder with the models; default: what the server has sent."""
     out: Path | None = None
-    """--fetch: the table to write, readable by you alone."""
+    """--fetch: the table to write, readable by you alone. Without --fetch: as soon as the server sends the models."""
     personalise: Path | None = None
     """--fetch: also fit every client's model to its own rows, and write the weights to this file."""
 
@@ -82,9 +90,7 @@ class ClientCommand:
 
 def client(arguments: list[str]) -> int:
     """Run the command."""
-    command = parse(ClientCommand(), arguments, prog="rrcluster federation client")
-    if command.folder == Path():
-        raise ConfigError("client needs the member's folder first: `rrcluster federation client MEMBER --data FILE`.")
+    command = parse_with_folder(ClientCommand(), arguments, "client")
     folder = MemberFolder(command.folder)
     agreement = folder.agreement()
     if command.withdraw:
@@ -107,6 +113,7 @@ def client(arguments: list[str]) -> int:
 def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
     from rrcluster.federation.unix_socket import SOCKET, serve
+    from rrcluster.runs.config import check_outside_runs
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,8 +124,41 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     joined, most = daemon.ledger.joined(daemon.agreement.digest), daemon.agreed.num_releases
     path = command.socket or folder.path / SOCKET
     say(f"{daemon.data.num_clients} clients; {joined} of {most} attempts joined. Listening at {path}.")
-    serve(path, daemon.answer, longest=LONGEST_TASK, stop=stop)
+    if command.out is not None:
+        check_outside_runs(command.out)
+        keep = daemon.keep
+
+        def keep_and_assign(models: "Models") -> None:
+            keep(models)
+            try:
+                _assign(folder, command, daemon.data)
+            except (
+                Exception
+            ) as error:  # the models are there, and what became of the table is no matter of the server's
+                logging.getLogger("rrcluster").warning("no table was written, use --fetch: %s", error)
+
+        daemon.keep = keep_and_assign
+    with _connected(folder, command.server, path):
+        serve(path, daemon.answer, longest=LONGEST_TASK, stop=stop, figures=daemon.figures)
     logging.getLogger("rrcluster").info("stopped")
+
+
+@contextlib.contextmanager
+def _connected(folder: MemberFolder, server: str, path: Path) -> Iterator[None]:
+    """With a node that hands the server's messages to the daemon, where one is asked for."""
+    if not server:
+        yield
+        return
+    from rrcluster.federation.children import start_module, stop_processes
+
+    options = ["--server", server, "--socket", str(path), "--parent", str(os.getpid())]
+    log = folder.path / "node.log"
+    node = start_module("rrcluster", "federation", "node", str(folder.path), *options, log=log)
+    say(f"Connecting to {server}; see {log}. Stop with Ctrl-C.")
+    try:
+        yield
+    finally:
+        stop_processes([node])
 
 
 def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
@@ -133,17 +173,25 @@ def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
 def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
     """Assign and personalise on this machine: nothing is sent."""
     from rrcluster.runs.config import check_outside_runs
-    from rrcluster.runs.load import assign, load
 
     if command.out is None:
         raise ConfigError("--fetch needs --out, the CSV file to write (--out clusters.csv).")
     check_outside_runs(command.out)
+    _assign(folder, command, None)
+    return 0
+
+
+def _assign(folder: MemberFolder, command: ClientCommand, data: "FederatedData | None") -> None:
+    """Write which model is whose, and with --personalise each client's own."""
+    from rrcluster.runs.load import assign, load
+
+    assert command.out is not None
     source = command.models or folder.path / "released"
     if not (source / "models.safetensors").exists():
         raise RunFolderError(
             f"{source}: no models yet; the server sends them when the training has ended, or give --models RUN."
         )
-    models, data = load(source), _population(folder, command)
+    models, data = load(source), data or _population(folder, command)
     table = assign(models, data)
     table.write_csv(command.out)
     say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
@@ -155,7 +203,6 @@ def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
         own = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])
         write_personal(command.personalise, own)
         say(f"{command.personalise}: weights of every client's own model, in the order of the table")
-    return 0
 
 
 def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData":
@@ -195,15 +242,15 @@ class NodeCommand:
 
 def node(arguments: list[str]) -> int:
     """Run the command."""
-    command = parse(NodeCommand(), arguments, prog="rrcluster federation node")
-    if command.folder == Path() or not command.server:
+    command = parse_with_folder(NodeCommand(), arguments, "node")
+    if not command.server:
         raise ConfigError("node needs the member's folder and --server host:port.")
-    from rrcluster.federation.flower.children import stop_signals
+    from rrcluster.federation.children import stop_signals
     from rrcluster.federation.flower.fleet_node import FleetNode, load_node_key
 
     ca = command.ca or command.folder / "ca.pem"
     if not ca.exists():
-        raise ConfigError(f"{ca} is not there; copy the server's ca.pem into the member's folder, or give --ca.")
+        raise ConfigError(f"{ca} is not there; sign the agreement, which writes it, or give --ca.")
     MemberFolder(command.folder).check_authority(ca)
     with stop_signals(command.parent) as stop:
         pipe = FleetNode(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say, say_warnings
+from rrcluster.cli.terminal import say, say_warnings
 from rrcluster.errors import ConfigError, RoundError, RunFolderError
-from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
 from rrcluster.registry import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -63,17 +63,9 @@ class ServeCommand:
 
 def serve(arguments: list[str]) -> int:
     """Run the command."""
-    command = parse(ServeCommand(), arguments, prog="rrcluster federation serve")
-    if command.folder == Path():
-        raise ConfigError("serve needs the federation's folder first: `rrcluster federation serve FOLDER`.")
+    command = parse_with_folder(ServeCommand(), arguments, "serve")
     folder = FederationFolder(command.folder)
     agreement = folder.agreement()
-    missing = folder.missing_consents(agreement)
-    if missing:
-        raise ConfigError(
-            f"{', '.join(missing)} have not signed this agreement; add their consent.json with `rrcluster federation "
-            f"enrol {folder.path} --consent FILE`."
-        )
     run, without = command.out or folder.run, _places(agreement, command.without)
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.deployment import hand_out
@@ -86,7 +78,8 @@ def serve(arguments: list[str]) -> int:
     reach = Reach(folder, agreement, command.seconds, longest, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # who takes part
     with say_warnings(), open_transport(command.transport, reach) as transport:
-        attended = Attended(transport, folder, agreement, names=public)
+        size = agreed.plan.sampler.expected_size
+        attended = Attended(transport, folder, agreement, names=public, run=run, expected=size)
         finished = (run / "models.safetensors").exists()
         asked = replace(attended, without=without)
         models = _released(run) if finished else _rounds(command, agreed, asked, run)
@@ -121,9 +114,15 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
-    needed = agreement.needed_members
-    away = ", ".join(member.name for place, member in enumerate(agreement.members) if not here.get(place))
-    num_here = sum(here.values())
+    for place, (signature, _) in here.items():  # what a daemon shows is as good as the file
+        folder.add_consent({"name": agreement.members[place].name, "signature": signature.hex()})
+    if missing := folder.missing_consents(agreement):
+        raise ConfigError(
+            f"{', '.join(missing)} have not signed this agreement, or their daemons do not answer, which show what was "
+            f"signed; start them, or add consent.json with `rrcluster federation accept {folder.path} FILE`."
+        )
+    needed, num_here = agreement.needed_members, len(here)
+    away = ", ".join(member.name for place, member in enumerate(agreement.members) if place not in here)
     if num_here < needed:
         raise ConfigError(
             f"{num_here} of {len(agreement.members)} members answer with their signature, and {needed} are needed; "
@@ -179,7 +178,9 @@ class RoundReport:
         here = frozenset(self.folder.status().get("answered", ())) if self.public else None
         if not self.quiet:
             came = "" if here is None else f"{len(here)} members, "
-            say(f"round {round_index + 1}/{plan.num_rounds}: {came}sizes {' '.join(f'{size:.0f}' for size in sizes)}")
+            left = f", {plan.num_releases - plan.num_rounds - spent} in reserve" if plan.reserve_rounds else ""
+            text = " ".join(f"{size:.0f}" for size in sizes)
+            say(f"round {round_index + 1}/{plan.num_rounds}: {came}sizes {text}{left}")
         for warning in (self._thin(sum(sizes)), self._gone(here), self._reserve(spent)):
             if warning:
                 say(f"warning: round {round_index + 1}: {warning}")

@@ -25,11 +25,8 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, Pul
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable import inflatable_protobuf_utils as protobuf
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -136,7 +133,7 @@ class FleetNode:
                 clientapp_runtime_list=[0.0],  # how long it took is nobody's business
             )
         )
-        push = make_push_object_fn_protobuf(client.PushObject, node, run_id, pushed.session_id)
+        push = protobuf.make_push_object_fn_protobuf(client.PushObject, node, run_id, pushed.session_id)
         push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
 
     def _ask_daemon(self, message: Any) -> bytes:
@@ -187,7 +184,7 @@ def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None =
 
     ObjectPullError where a part is not there after so many tries; None: as many as Flower makes in some minutes.
     """
-    pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
+    pull = protobuf.make_pull_object_fn_protobuf(client.PullObject, node, run_id)
     limit = {} if tries is None else {"max_tries_per_object": tries}
     contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull, **limit)
     client.ConfirmMessageReceived(

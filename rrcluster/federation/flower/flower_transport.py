@@ -14,7 +14,8 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from rrcluster.errors import ConfigError, RoundError
-from rrcluster.federation.flower.children import start_module, stop_processes
+from rrcluster.federation.children import start_module, stop_processes
+from rrcluster.federation.federation_folder import METRICS
 from rrcluster.federation.flower.fleet_node import HEARTBEAT, fetch, unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.federation.messages import LONGEST_LETTER
@@ -188,7 +189,7 @@ class GateProcess:
             *("--host", self.host, "--port", self.port, "--link", self.link.address),
             *("--trusted", str(self.link.trusted), "--nodes", str(self.link.nodes), "--longest", str(self.longest)),
             *("--certificate", str(self.folder / "server.pem"), "--key", str(self.folder / "server.key")),
-            *("--parent", str(os.getpid())),
+            *("--parent", str(os.getpid()), "--metrics", str(self.folder / METRICS)),
             log=self.folder / "gate.log",
         )
 

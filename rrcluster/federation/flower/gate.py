@@ -29,21 +29,11 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import verify_signature
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rrcluster.federation.flower.children import watch_parent
+from rrcluster.federation.children import watch_parent
 
-PASSED = frozenset(
-    f"/v1/fleet/{call}"
-    for call in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "pull-object",
-        "confirm-message-received",
-        "push-messages",
-        "push-object",
-    )
-)
+_OF_NODES = "activate-node deactivate-node send-node-heartbeat confirm-message-received"
+_OF_MESSAGES = "pull-messages pull-object push-messages push-object"
+PASSED = frozenset(f"/v1/fleet/{call}" for call in f"{_OF_NODES} {_OF_MESSAGES}".split())
 _OWN = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"keep-alive"})
 _MOST_STRANGERS = 64  # connections that have shown no key of the roster
 _REQUESTS_PER_NODE = 16  # at the same time
@@ -58,12 +48,15 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Gate:
     """An ASGI application. What it holds of one node is at most two bodies of the longest kind."""
 
-    def __init__(self, link: str, trusted: Path, nodes: Path, *, longest: int) -> None:
-        """Pass calls of the nodes whose keys are in a file on to the SuperLink, whose certificate is `trusted`."""
+    def __init__(self, link: str, trusted: Path, nodes: Path, *, longest: int, metrics: Path | None = None) -> None:
+        """Pass calls of the nodes whose keys are in a file on to the SuperLink, whose certificate is `trusted`.
+
+        `metrics`: a file of figures, for who asks from this machine.
+        """
         context = ssl.create_default_context(cafile=str(trusted))
         limits = httpx.Limits(keepalive_expiry=2.0)  # before the SuperLink ends an idle connection, after 5 s
         self._client = httpx.AsyncClient(base_url=f"https://{link}", verify=context, timeout=60.0, limits=limits)
-        self._longest = longest
+        self._longest, self._metrics = longest, metrics
         self._keys = read_keys(nodes)
         self._requests: Counter[bytes] = Counter()
         self._held: Counter[bytes] = Counter()  # bytes of bodies, by node
@@ -73,6 +66,9 @@ class Gate:
         if scope["type"] != "http":
             return
         path = scope["path"]
+        if scope["method"] == "GET" and path in ("/health", "/metrics"):
+            await self._show(path, scope, send)
+            return
         if scope["method"] != "POST" or path not in PASSED:  # the path that is checked is the path that is passed on
             await _refuse(send, 403)
             return
@@ -99,6 +95,20 @@ class Gate:
         finally:
             self._requests[node] -= 1
             self._held[node] -= len(body)
+
+    async def _show(self, path: str, scope: dict[str, Any], send: Send) -> None:
+        """To this machine figures, and whether the SuperLink answers; to others that the gate is there."""
+        near = scope["client"][0] in ("127.0.0.1", "::1")
+        try:
+            if path == "/metrics" and (not near or self._metrics is None):
+                await _refuse(send, 403)
+                return
+            if path == "/health" and near:
+                (await self._client.get(path)).raise_for_status()
+            body = b"ok\n" if self._metrics is None or path == "/health" else self._metrics.read_bytes()
+            await _respond(send, 200, body, (b"content-type", b"text/plain; version=0.0.4"))
+        except (httpx.HTTPError, OSError):
+            await _refuse(send, 503)
 
     def _node(self, headers: dict[bytes, bytes]) -> bytes | None:
         """The public key of the roster by which a request is signed; None for a stranger's."""
@@ -205,6 +215,7 @@ def main(
     nodes: Path,
     longest: int,
     parent: int | None = None,
+    metrics: Path | None = None,
 ) -> None:
     """Stand between the network and a SuperLink.
 
@@ -218,8 +229,9 @@ def main(
         nodes: Public keys of the nodes that may call, a PEM file.
         longest: Bytes of the longest body that a node has to send.
         parent: Process whose end ends this one.
+        metrics: File of figures for GET /metrics from this machine.
     """
-    gate = Gate(link, trusted, nodes, longest=longest)
+    gate = Gate(link, trusted, nodes, longest=longest, metrics=metrics)
     most = 2 * _MOST_STRANGERS + _CONNECTIONS_PER_NODE * len(read_keys(nodes)) + 128
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -6,7 +6,7 @@ import sys
 
 from flwr.superlink.cli import flower_superlink
 
-from rrcluster.federation.flower.children import watch_parent
+from rrcluster.federation.children import watch_parent
 
 if __name__ == "__main__":
     parent = int(sys.argv.pop(1))

@@ -37,7 +37,7 @@ from flwr.superlink.grid import HttpGrid
 
 from rrcluster.errors import ConfigError
 from rrcluster.federation.certificates import issue_server, make_authority
-from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
+from rrcluster.federation.children import Process, free_port, start_module, stop_processes
 from rrcluster.storage import make_subfolder, replace_file
 
 _APP = """

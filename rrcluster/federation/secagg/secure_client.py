@@ -20,6 +20,7 @@ import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -28,26 +29,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from rrcluster.errors import ProtocolError
-from rrcluster.federation.secagg.masks import (
-    KEY_BYTES,
-    SECRET_BYTES,
-    SHARE_BYTES,
-    SIGNATURE_BYTES,
-    TAG_BYTES,
-    Words,
-    agree,
-    close,
-    derive_key,
-    derive_two_keys,
-    digest,
-    expand,
-    open_envelope,
-    split_secret,
-)
+from rrcluster.federation.secagg import masks
+from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, Words, digest
 from rrcluster.federation.secagg.terms import Terms
 
 _STAGES = ("advertise", "share", "open", "mask", "sign", "reveal")
-_HALF = SHARE_BYTES + TAG_BYTES
+_HALF = masks.SHARE_BYTES + masks.TAG_BYTES
 ENVELOPE_BYTES = 2 * _HALF
 OF_SEED, OF_KEY = slice(_HALF), slice(_HALF, None)  # the halves of an envelope, each closed with a key of its own
 
@@ -118,9 +105,10 @@ class Attempt:
         two seeds that anybody can find have the same one (SHA-256). It is of no use in another attempt, or to another
         client.
         """
-        return derive_two_keys(seed, purpose=digest(b"seed", self.context, place.to_bytes(4)))
+        return masks.derive_two_keys(seed, purpose=digest(b"seed", self.context, place.to_bytes(4)))
 
 
+@lru_cache(maxsize=2**12)  # the server, and members that share a process, check the same ones
 def check_signature(identity: bytes, signature: bytes, message: bytes) -> bool:
     """Whether the owner of this identity has signed this message."""
     try:
@@ -132,13 +120,15 @@ def check_signature(identity: bytes, signature: bytes, message: bytes) -> bool:
 
 def close_shares(keys: tuple[bytes, bytes], shares: tuple[int, int]) -> bytes:
     """An envelope: a share of a seed and one of a mask key, each closed with a key of its own."""
-    return b"".join(close(key, share.to_bytes(SHARE_BYTES)) for key, share in zip(keys, shares, strict=True))
+    return b"".join(
+        masks.close(key, share.to_bytes(masks.SHARE_BYTES)) for key, share in zip(keys, shares, strict=True)
+    )
 
 
 def open_share(key: bytes, half: bytes) -> int:
     """The share in half an envelope; ProtocolError where this is not its key."""
-    content = open_envelope(key, half)
-    if len(content) != SHARE_BYTES:
+    content = masks.open_envelope(key, half)
+    if len(content) != masks.SHARE_BYTES:
         raise ProtocolError("an envelope holds something else than two shares.")
     return int.from_bytes(content)
 
@@ -153,7 +143,7 @@ class SecureClient:
         self.attempt, self._terms, self.place, self._identity = attempt, attempt.terms, place, identity
         self._next = 0
         self._mask_key, self._envelope_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = secrets.token_bytes(SECRET_BYTES)
+        self._seed = secrets.token_bytes(masks.SECRET_BYTES)
         self._keys: dict[int, AdvertisedKeys] = {}
         self._secrets: dict[int, bytes] = {}  # neighbour -> what its envelopes and ours are closed with keys of
         self._held: dict[int, tuple[bytes, bytes]] = {}  # sender -> what opens the shares of its seed and of its key
@@ -188,10 +178,10 @@ class SecureClient:
         if len(holders) < threshold:
             raise ProtocolError(f"{len(holders)} neighbours are here, fewer than the threshold of {threshold}.")
         points = [place + 1 for place in holders]
-        seeds = split_secret(self._seed, points, threshold=threshold)
-        mask_keys = split_secret(self._mask_key.private_bytes_raw(), points, threshold=threshold)
+        seeds = masks.split_secret(self._seed, points, threshold=threshold)
+        mask_keys = masks.split_secret(self._mask_key.private_bytes_raw(), points, threshold=threshold)
         others = [place for place in holders if place != self.place]
-        self._secrets = {place: agree(self._envelope_key, self._keys[place].envelope_key) for place in others}
+        self._secrets = {place: masks.agree(self._envelope_key, self._keys[place].envelope_key) for place in others}
         self._secrets[self.place] = secrets.token_bytes(KEY_BYTES)
         self._held[self.place] = self._envelope_keys(self.place, self.place)
         return {
@@ -232,12 +222,12 @@ class SecureClient:
         if values.shape != (self._terms.width,) or values.dtype.kind != "i":
             raise ProtocolError(f"values must be {self._terms.width} whole numbers, as agreed.")
         _, own = self.attempt.expand_seed(self.place, self._seed)
-        words = values.astype(np.uint32) + expand(own, self._terms.width)
+        words = values.astype(np.uint32) + masks.expand(own, self._terms.width)
         for place in self._held:
             if place != self.place:
                 purpose = self.attempt.mask_purpose(self.place, place, task_digest)
-                secret = agree(self._mask_key, self._keys[place].mask_key)
-                pairwise = expand(derive_key(secret, purpose=purpose), self._terms.width)
+                secret = masks.agree(self._mask_key, self._keys[place].mask_key)
+                pairwise = masks.expand(masks.derive_key(secret, purpose=purpose), self._terms.width)
                 (np.add if self.place < place else np.subtract)(words, pairwise, out=words)
         return words
 
@@ -274,7 +264,7 @@ class SecureClient:
     def _envelope_keys(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
         """What closes the two halves of an envelope between this client and a neighbour, or itself."""
         neighbour = sender if receiver == self.place else receiver
-        return derive_two_keys(self._secrets[neighbour], purpose=self.attempt.envelope_purpose(sender, receiver))
+        return masks.derive_two_keys(self._secrets[neighbour], purpose=self.attempt.envelope_purpose(sender, receiver))
 
     def _enter(self, stage: str) -> None:
         """Each stage once and in order; a stage that raised cannot be tried again."""

@@ -20,16 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from rrcluster.errors import ProtocolError
+from rrcluster.federation.secagg import secure_client
 from rrcluster.federation.secagg.masks import Words, agree, combine_shares, derive_key, expand
-from rrcluster.federation.secagg.secure_client import (
-    OF_KEY,
-    OF_SEED,
-    AdvertisedKeys,
-    Attempt,
-    RevealedShares,
-    check_signature,
-    open_share,
-)
+from rrcluster.federation.secagg.secure_client import OF_KEY, OF_SEED, AdvertisedKeys, Attempt, RevealedShares
 
 Ask = Callable[[str, Mapping[int, Any]], Mapping[int, Any]]  # stage, place -> message; place -> answer
 Blame = Callable[[int, str], None]
@@ -62,7 +55,9 @@ def secure_sum(
     alive = tuple(sorted(masked))
     terms.check_survivors(alive)
     signed, message = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
-    agreeing = {place for place, own in signed.items() if check_signature(terms.identities[place], own, message)}
+    agreeing = {
+        place for place, own in signed.items() if secure_client.check_signature(terms.identities[place], own, message)
+    }
     signatures = _of(agreeing, signed, blame, "signed something else than the list of survivors")
     if len(signatures) < terms.quorum:
         raise ProtocolError(f"{len(signatures)} survivors signed, fewer than the {terms.quorum} that a list needs.")
@@ -129,7 +124,7 @@ def _open_revealed(
         for holder in sent[dealer].keys() & revealed.keys():
             own = revealed[holder].seeds if half == OF_SEED else revealed[holder].keys
             try:
-                shares[dealer][holder + 1] = open_share(own.get(dealer, b""), sent[dealer][holder][half])
+                shares[dealer][holder + 1] = secure_client.open_share(own.get(dealer, b""), sent[dealer][holder][half])
             except ProtocolError:
                 liars.add(holder)
     for holder in sorted(liars):

@@ -14,11 +14,14 @@ from types import FrameType
 from rrcluster.storage import open_plain
 
 Process = subprocess.Popen[bytes]
+_LONGEST_LOG = 2**24  # bytes, beyond which a new one begins with the next start; the one before is kept
 _PATIENCE = 5.0  # seconds until a process that was asked to stop is killed
 
 
 def start_module(module: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Process:
     """`python -m module arguments`; what it prints is added to `log`, which only its owner may read."""
+    if log.exists() and log.stat().st_size > _LONGEST_LOG:
+        log.replace(log.with_suffix(".log.1"))
     handle = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(

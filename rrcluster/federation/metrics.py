@@ -1,0 +1,69 @@
+"""Figures for those who watch a federation, in the text format of Prometheus. Made of what is public alone.
+
+Where cohorts are sampled they are secret, so nothing is said of who answered, nor when: how long a round takes depends
+on who took part in it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rrcluster.federation.agreement import Agreement
+from rrcluster.privacy.ledger import read_charges
+from rrcluster.storage import read_json_lines
+
+_HELP = {
+    "up": "1 while the program runs.",
+    "rounds_planned": "Rounds of the training.",
+    "rounds_done": "Rounds released.",
+    "releases_allowed": "Releases that everybody signed: rounds and reserve.",
+    "releases_charged": "Releases charged to the ledger.",
+    "reserve_left": "Releases in reserve that are not used.",
+    "finished": "1 once the models are there.",
+    "released_size": "Clients in the last release, as it was released: with noise.",
+    "expected_size": "Clients that a round is expected to have.",
+    "members": "Members in the roster.",
+    "members_needed": "Members without which no round is released.",
+    "members_connected": "Members that answered the last message.",
+    "attempts": "Attempts at rounds so far.",
+    "last_message_seconds": "When the last message was over, in seconds since 1970.",
+    "last_release_seconds": "When the last release was made, in seconds since 1970.",
+    "attempts_joined": "Attempts that this member took part in.",
+    "attempts_allowed": "Attempts that this member signed.",
+    "refused": "Messages that the daemon refused since it started.",
+}
+
+
+def metrics_text(values: Mapping[str, float]) -> str:
+    """The text that Prometheus reads."""
+    return "".join(
+        f"# HELP rrcluster_{name} {_HELP[name]}\n# TYPE rrcluster_{name} gauge\nrrcluster_{name} {float(value)!r}\n"
+        for name, value in values.items()
+    )
+
+
+def server_figures(agreement: Agreement, run: Path, expected: float, status: Mapping[str, Any]) -> dict[str, float]:
+    """Where a training stands; `status` is what may be known of the last message."""
+    ledger, lines, about = run / "ledger.jsonl", run / "rounds.jsonl", agreement.guarantee
+    charged = len(read_charges(ledger)) if ledger.exists() else 0
+    rounds = read_json_lines(lines, damaged="stop") if lines.exists() else []
+    figures = {
+        "up": 1.0,
+        "rounds_planned": about["num_rounds"],
+        "rounds_done": len(rounds),
+        "releases_allowed": about["num_releases"],
+        "releases_charged": charged,
+        "reserve_left": about["num_releases"] - about["num_rounds"] - max(0, charged - len(rounds)),
+        "finished": (run / "models.safetensors").exists(),
+        "expected_size": expected,
+        "members": len(agreement.members),
+        "members_needed": agreement.needed_members,
+    }
+    if rounds:
+        figures["released_size"] = sum(rounds[-1]["sizes"])
+    if "attempt" in status:
+        figures["attempts"] = status["attempt"] + 1
+    if "answered" in status:  # who takes part is no secret
+        figures |= {"members_connected": len(status["answered"]), "last_message_seconds": status["at"]}
+        figures |= {"last_release_seconds": lines.stat().st_mtime} if rounds else {}
+    return figures
