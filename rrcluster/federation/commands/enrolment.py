@@ -66,7 +66,7 @@ class EnrolCommand:
     """Enrol a member, or sign; at the server, add requests and signatures.
 
     A member's operator: rrcluster federation enrol MEMBER --name NAME --clients N makes keys and request.json, which
-    is sent to the operator of the server. Later: enrol MEMBER --agree agreement.json shows what was agreed, checks that the
+    goes to the server's operator. Later: enrol MEMBER --agree agreement.json shows what was agreed, checks that the
     settings give the guarantee they state, and signs (consent.json). At the server: enrol FOLDER --accept REQUEST ...
     and enrol FOLDER --consent CONSENT ...
 
