@@ -175,8 +175,8 @@ class Agreement:
             if member.identity == identity:
                 return place
         raise ConfigError(
-            f"the roster of {self.name} does not have this identity key; send request.json to who runs the server, and "
-            "wait for an agreement that has it."
+            f"the roster of {self.name} does not have this identity key; send request.json to the server's operator, "
+            "and wait for an agreement that has it."
         )
 
     def facts(self) -> dict[str, Any]:

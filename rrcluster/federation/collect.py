@@ -196,7 +196,7 @@ class SecureCollect:
         raise RoundError(" ".join((f"round {t} failed: {reason}", *faults, "Check that the daemons run, then resume.")))
 
     def _blame(self, place: int, fault: str) -> None:
-        """Name a member that did not follow the protocol: to who runs the server, not to the other members."""
+        """Name a member that did not follow the protocol: to the server's operator, not to the other members."""
         self.faults.append(f"{self.agreed.agreement.members[place].name} {fault}.")
         _LOG.warning(self.faults[-1])
 

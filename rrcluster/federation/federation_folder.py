@@ -1,4 +1,4 @@
-"""The folder of who runs the server.
+"""The folder of the server's operator.
 
 federation.json   the draft: settings, and the roster so far
 agreement.json    what everybody signs, once the roster is closed; public, like all files here but server/
@@ -156,7 +156,7 @@ class FederationFolder:
         return number
 
     def save_status(self, status: Mapping[str, Any], metrics: str) -> None:
-        """Where the rounds stand, for who runs the server."""
+        """Where the rounds stand, for the server's operator."""
         for name, content in {"status.json": json.dumps(status), METRICS: metrics}.items():
             with storage.explain_write(self.private / name):
                 storage.replace_file(self.private / name, content, mode=0o600)

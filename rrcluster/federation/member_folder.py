@@ -1,7 +1,7 @@
 """The folder of a member's operator, mode 0700: keys, what was signed, the ledger, and what the daemon remembers.
 
 identity.key, node.key   the member's keys; they never leave this folder
-request.json             for who runs the server: name, public keys, number of clients
+request.json             for the server's operator: name, public keys, number of clients
 agreement.json           what the operator signed; consent.json is the signature
 ledger.jsonl             attempts joined, and what every training costs
 clients.json             which client has which number: private, and never sent
@@ -65,7 +65,7 @@ class MemberFolder:
         self._private_file("member.json", storage.to_json({**self.settings(), **changes}))
 
     def request(self) -> Member:
-        """What was sent to who runs the server."""
+        """What was sent to the server's operator."""
         return Member.of_facts(storage.read_mapping(self.path / "request.json"))
 
     def save_consent(self, agreement: Agreement) -> None:

@@ -53,7 +53,7 @@ def _problem(text: str) -> str:
 def check_server(
     folder: FederationFolder, *, port: int | None = None, transport: Transport | None = None
 ) -> list[CheckLine]:
-    """The checklist of who runs the server; over a transport also whether members answer, and what their clocks say."""
+    """The checklist of the server's operator; over a transport also whether members answer, and their clocks."""
     lines = [
         _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
         _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),

@@ -188,8 +188,8 @@ def enrol(arguments: list[str]) -> int:
     folder = MemberFolder.create(
         command.folder, name=command.name, num_clients=command.clients, lifetime=command.lifetime_epsilon
     )
-    say(f"{folder.path}: keys of {command.name}, which stay here. Send {folder.path / 'request.json'} to who runs the")
-    say(f"server, and tell them its fingerprint by another way: {folder.request().fingerprint}")
+    say(f"{folder.path}: keys of {command.name}, which stay here. Send {folder.path / 'request.json'} to the")
+    say(f"server's operator, and read its fingerprint to them over the telephone: {folder.request().fingerprint}")
     return 0
 
 
@@ -239,7 +239,7 @@ def _agree(command: EnrolCommand, path: Path) -> int:
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to ask; read the agreement, then sign it with --yes.")
-    sys.stderr.write("Sign this? Compare the digest with who runs the server, then type yes: ")
+    sys.stderr.write("Sign this? Compare the digest with the server's operator, then type yes: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() == "yes"
 
