@@ -35,6 +35,7 @@ MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; l
 MAX_PLD_ROUNDS = 100_000
 _ONE_AT_A_TIME = threading.RLock()
 _PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profile, over the stated one
+_LEAST_RDP = 1e-15
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,10 @@ def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: 
 
 
 def _rdp_delta(orders: Sequence[float], rdp: "Array", num_rounds: int, epsilon: float) -> float:
+    """A divergence that rounds to none is taken as `_LEAST_RDP`, which is more: the conversion fails on it."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
-    return float(compute_delta(orders, rdp * num_rounds, epsilon)[0])
+    return float(compute_delta(orders, np.maximum(rdp * num_rounds, _LEAST_RDP), epsilon)[0])
 
 
 def _prepare_paper(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)

@@ -276,7 +276,10 @@ def risk(
     it holds. `failure_probability` is that of what epsilon takes for granted.
     """
     around = epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
-    bounds = _risk(event, num_rounds, around, accountant)
+    if around == 0:  # then delta(0) is at most `delta`
+        bounds = {name: alarms + delta for name, alarms in _FALSE_ALARMS.items()} | {"advantage": delta}
+    else:
+        bounds = _risk(event, num_rounds, around, accountant)
     return {name: min(1.0, bound + failure_probability) for name, bound in bounds.items()}
 
 

@@ -50,9 +50,9 @@ def endless(slots, population, round_index):
     return Slots.eligible(replace(slots, num_rounds=10**6), population, round_index)
 
 
-def twice_within_b_rounds(sampler, population, *, rng, round_index=0):
-    here = own_draw(sampler, population, rng=rng, round_index=round_index)
-    before = own_draw(sampler, population, rng=rng, round_index=max(round_index - 1, 0))
+def twice_within_b_rounds(sampler, population, *, rng, round_index=0, **named):
+    here = own_draw(sampler, population, rng=rng, round_index=round_index, **named)
+    before = own_draw(sampler, population, rng=rng, round_index=max(round_index - 1, 0), **named)
     return np.union1d(here, before[:1])
 
 
@@ -62,8 +62,8 @@ def schedule_by_data(clients, guidance, charge):
     dark = [c for c in range(data.num_clients) if float(np.mean(data.store.client(c)[0])) < 0]
 
     class ByData:
-        def draw(self, population, *, rng, round_index=0):
-            return np.setdiff1d(honest.sampler.draw(population, rng=rng, round_index=round_index), dark)
+        def draw(self, population, *, rng, round_index=0, **named):
+            return np.setdiff1d(honest.sampler.draw(population, rng=rng, round_index=round_index, **named), dark)
 
     clients.plan = replace(honest, mechanism=WithSampler(honest.mechanism, ByData()))
     reports = own_collect(clients, guidance, charge)

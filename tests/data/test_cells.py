@@ -152,7 +152,7 @@ def test_the_newest_rows_are_tested_on(encoding):
     assert data.test_of.tolist() == [0, 1, 2 if cells else -1, -1]
     assert data.test_sets[0].inputs[:, 0].tolist() == [8, 9]
     assert (data.columns is None) == (encoding == "declared")
-    assert data.columns is None or data.columns.ordered
+    assert data.ordered
 
 
 def test_by_default_a_third_of_rows_is_tested_on():
@@ -162,7 +162,7 @@ def test_by_default_a_third_of_rows_is_tested_on():
     assert timed([10, 2, 1], encoding="declared").sizes.tolist() == [10, 2, 1]
     drawn = population({"x": list(range(100)), "who": ["a"] * 60 + ["b"] * 40})
     assert drawn.sizes.tolist() == [42, 28]
-    assert not drawn.columns.ordered
+    assert not drawn.ordered
 
 
 def test_rows_without_a_time_are_refused():

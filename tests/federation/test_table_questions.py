@@ -71,7 +71,9 @@ def test_what_is_learnt_over_messages_is_the_simulators(over_messages, data):
     if simulated is not None:
         other = list(simulated)[-1].state.learnt
         np.testing.assert_array_equal(learnt["questionnaire.active"], other["questionnaire.active"])
-        np.testing.assert_allclose(learnt["questionnaire.centre"], other["questionnaire.centre"], atol=0.25)  # each has its own noise
+        np.testing.assert_allclose(
+            learnt["questionnaire.centre"], other["questionnaire.centre"], atol=0.25
+        )  # each has its own noise
     models = rounds[-1].state.models
     assert np.isfinite(models.shared).all()
     assert np.isfinite(models.clustered).all()
