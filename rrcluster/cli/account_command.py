@@ -106,7 +106,8 @@ def _print(budget: "Budget") -> None:
             console.print(f"  All rounding included, epsilon is between {least} and {most}.", highlight=False)
     best = next((row.risk for row in budget.rows if row.risk), None)
     if best:
-        console.print(risk_text(best, budget.adjacency), highlight=False)
+        sampled = any(row.epsilon_seen not in (None, row.epsilon) for row in budget.rows)
+        console.print(risk_text(best, budget.adjacency, sampled=sampled), highlight=False)
 
 
 def _cell(value: float | None) -> str:

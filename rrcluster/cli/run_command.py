@@ -69,8 +69,8 @@ class UpdateCommand:
 
     usage: rrcluster update RUN --data FILE --epsilon EPSILON [OPTIONS]. Settings are those of RUN, then the options.
     The same groups go on. Whichever private evaluation likes better is handed out: the models of RUN, or those trained
-    further. --epsilon is what this training costs; what all trainings cost together, for a client in all of them, is
-    computed and stated in privacy.json. Examples:
+    further. --epsilon is what this training costs; what it and those that RUN began with cost together is computed and
+    stated in privacy.json, and no other update of them is in that: for those, `rrcluster account`. Examples:
 
     rrcluster update runs/october --data november.csv --epsilon 1
 
@@ -80,7 +80,7 @@ class UpdateCommand:
 
     run: RunCommand = field(default_factory=RunCommand)
     lifetime_epsilon: float | None = None
-    """Refuse a training that would bring the epsilon of all trainings together above this."""
+    """Refuse a training that would bring the epsilon of it and of all that RUN began with together above this."""
 
 
 def update(arguments: list[str]) -> int:

@@ -107,11 +107,11 @@ class Deployment:
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         known = secure.epsilon_towards_members()
         member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}
-        risk = self.agreed.risk(self.agreed.plan.event)
+        risk = self.agreed.risk(secure.event_towards_members)
         return statement | {
             "adjacency": "zero-out",
             "risk": risk,
-            "risk_in_words": risk_text(risk, "zero-out"),
+            "risk_in_words": risk_text(risk, "zero-out", sampled=False),
             "participation": statement["participation"] | {"towards": [everybody, member]},
             "delta": secure.delta,
             "federation": about,

@@ -324,7 +324,7 @@ def _check_target(files: RunFiles, epsilon: float) -> None:
 def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, Any]:
     """The numbers of the statement."""
     from rrcluster.privacy.accounting import account, epsilon
-    from rrcluster.privacy.evidence import derived
+    from rrcluster.privacy.evidence import derived, risk
 
     stated, (event, count), members = files.stated, part, files.among_members
     delta, accountant = files.delta, str(stated.get("accountant"))
@@ -349,6 +349,8 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
         "participation": {"towards": [{"neighbours": adjacency, "epsilon": whole}, {"epsilon": seen}]},
         **derived(event, num_rounds=count, delta=delta, accountant=accountant),
     }
+    if members is not None:
+        due["risk"] = risk(observed, num_rounds=count, delta=delta, accountant=accountant)
     if not files.selected:
         due["participation"]["most_participations"] = count
     if earlier:
@@ -404,12 +406,13 @@ _GUESSED = {
 }
 
 
-def risk_text(risk: Mapping[str, float], adjacency: str) -> str:
-    """What a statement's `risk` means, in words, rounded up; and what it is not."""
+def risk_text(risk: Mapping[str, float], adjacency: str, *, sampled: bool) -> str:
+    """What a statement's `risk` means, in words, rounded up; and what it is not. `sampled`: cohorts are secret."""
+    known = "everything else but who was drawn" if sampled else "everything else"
     even = (1 + risk["advantage"]) / 2
     one, five, most = (rounded_up(100 * share, 1) + "%" for share in (risk["at_1_percent"], risk["at_5_percent"], even))
     return (
-        f"Somebody who sees all that was released, knows everything else and guesses {_GUESSED[adjacency]} is right in "
+        f"Somebody who sees all that was released, knows {known} and guesses {_GUESSED[adjacency]} is right in "
         f"at most {one} of the cases where it is so while wrong in 1% of those where it is not, {five} while wrong in "
         f"5%, and right in at most {most} of all where both are equally likely. This does not bound what the models "
         "tell about people like you, nor what somebody learns elsewhere."

@@ -191,7 +191,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
         **shown,
-        "risk_in_words": risk_text(shown["risk"], plan.event.adjacency),
+        "risk_in_words": risk_text(shown["risk"], plan.event.adjacency, sampled=event.seen() != event),
         "notes": [
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *([_BOUND] if plan.event.adjacency == ADD_REMOVE else []),

@@ -231,9 +231,12 @@ class Experiment:
             stated["questions"] = form.describe()
         if self.owns_data:
             stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
-            if filled := self.config.columns.filled_from_data:
-                what = f"The rules of {', '.join(filled)}, which were taken from the clients' data."
-                stated["not_covered"] = [*stated["not_covered"], what]
+        if filled := self.config.columns.filled_from_data or getattr(self.data.encoder, "filled_from_data", ()):
+            what = f"The rules of {', '.join(filled)}, which were taken from the clients' data."
+            stated["not_covered"] = [*stated["not_covered"], what]
+        if self.config.data.new_clients:
+            what = "Who is kept out as a new client: one client more can move another in or out of training."
+            stated["not_covered"] = [*stated["not_covered"], what]
         if self.plan.private and (code := own_code(self)):
             stated["notes"] = [*stated["notes"], trust_in(code)]
         return stated if self.deployed is None else self.deployed.stated(stated)

@@ -126,4 +126,7 @@ def test_statement_and_account_tell_it_and_the_sentence_is_rounded_up(tmp_path):
     assert true <= said / 100 <= true + 2e-3
     budget = rr.account(noise_multiplier=2.0, delta=1e-3, participation="everybody", num_rounds=2, num_clients=100)
     assert budget["pld"].risk == pytest.approx(stated["risk"])
-    assert "whether a data set is yours" in risk_text(stated["risk"], "replace-one")
+    words = risk_text(stated["risk"], "replace-one", sampled=True)
+    assert "whether a data set is yours" in words
+    assert "everything else but who was drawn" in words
+    assert "drawn" not in stated["risk_in_words"]

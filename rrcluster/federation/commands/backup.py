@@ -25,9 +25,9 @@ class BackupCommand:
     """Copy the folder of a federation or of a member, with digests of its files; programs may be running.
 
     usage: rrcluster federation backup FOLDER COPY. What a member joined, or a server released, after the copy was made
-    is not in it, so a restored copy takes no part in trainings under way: what those cost counts in whole, and the next
-    training goes on. To use a folder on another machine stop its program and add --move: then the copy goes on, and the
-    original refuses. Keep the copy as secret as the folder: it has its keys.
+    is not in it, so a restored copy takes no part in trainings that it has signed: their whole cost counts. To use a
+    folder on another machine stop its program and add --move: then the copy goes on, and the original refuses. Keep the
+    copy as secret as the folder: it has its keys.
 
     rrcluster federation backup north /backup/north-2026-11-19
 
@@ -46,13 +46,15 @@ class BackupCommand:
 class RestoreCommand:
     """Make a folder from a copy that `backup` made. Each copy can be restored once: two would spend one budget twice.
 
-    rrcluster federation restore /backup/north-2026-11-19 north
+    rrcluster federation restore /backup/north-2026-11-19 north --nothing-signed-since
     """
 
     copy: Folder = Path()
     """The copy."""
     folder: Folder = Path()
     """The folder to be made."""
+    nothing_signed_since: bool = False
+    """Of a member's copy: it has signed no training after the copy was made, whose cost nothing here would know."""
 
 
 def backup(arguments: list[str]) -> int:
@@ -85,6 +87,11 @@ def restore(arguments: list[str]) -> int:
     there = {name: sha256(path.read_bytes()).hexdigest() for name, path in _files(command.copy) if name != _LIST}
     if there != about.get("files"):
         raise RunFolderError(f"{command.copy}: files are missing or damaged; restore an earlier copy.")
+    if "identity.key" in there and not (about.get("moved") or command.nothing_signed_since):
+        raise ConfigError(
+            f"{command.copy} does not know what was signed after it was made, which would be spent twice; give "
+            "--nothing-signed-since if that is nothing, or enrol as a new member."
+        )
     with explain_write(command.copy):
         (command.copy / _LIST).rename(command.copy / _USED)  # before anything else: better none than two
     _copied(command.copy, command.folder, leave=(_USED,))

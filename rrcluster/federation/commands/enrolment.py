@@ -256,7 +256,7 @@ def show_agreement(agreed: "AgreedRun") -> None:
         text = field_text(name, value) if isinstance(value, float) else value
         write(f"  {name.replace('_', ' ')}: {text}\n")
     event = agreed.plan.event if agreed.secure is None else agreed.secure.event_towards_members
-    write(f"  {risk_text(agreed.risk(event), guarantee['adjacency'])}\n")
+    write(f"  {risk_text(agreed.risk(event), guarantee['adjacency'], sampled=event.seen() != event)}\n")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
