@@ -234,7 +234,6 @@ def test_code_tests_and_audits_of_the_page_for_reviewers_exist():
 
 
 PLACE = re.compile(r"`([\w/]+/(?:\w+\.\w+)?)(?:::([\w.]+))?`")  # a folder or a file, and a name in it
-TOP = {path.name for path in ROOT.iterdir() if path.is_dir()}
 
 
 def test_code_that_the_page_on_the_architecture_names_exists():
