@@ -9,6 +9,7 @@ from rrcluster.cli import account_command, dry_run
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.commands import enrolment as federation_enrolment
 from rrcluster.privacy.budget import account
+from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.report.values import delta_text, field_text
 
 NOISE = {"noise_multiplier": 0.83, "delta": 3e-6, "sample_rate": 0.037, "num_rounds": 217, "num_clients": 10_000}
@@ -61,7 +62,7 @@ def test_an_operator_reads_no_epsilon_below_the_one_that_is_signed(capsys):
         "guarantee": lambda: guarantee,
         "risk": lambda _: bounds,
         "secure": None,
-        "plan": SimpleNamespace(event=None),
+        "plan": SimpleNamespace(event=PoissonGaussian(noise_multiplier=1.0, sample_rate=1.0)),
     }
     federation_enrolment.show_agreement(SimpleNamespace(agreement=agreement, **agreed))
     shown = capsys.readouterr().out
