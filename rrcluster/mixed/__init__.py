@@ -1,1 +1,1 @@
-"""Mixed effects: one shared model (or one per cluster) and a random effect of each client, learnt from questions."""
+"""Mixed effects: a shared model (or one per cluster) and each client's random effects, fitted from released answers."""

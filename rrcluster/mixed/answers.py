@@ -1,4 +1,4 @@
-"""A client's answers: functions of its own rows and of what earlier releases have told, each client by itself."""
+"""A client's answers: functions of its own rows and of earlier releases, computed for each client independently."""
 
 import math
 from collections.abc import Iterator
@@ -20,33 +20,33 @@ from rrcluster.mixed.raw_columns import COARSE, EDGES, FINE, Ranges, extreme_bin
 from rrcluster.types import Array
 
 GRADIENT_CLIP = {"binary": 0.25, "classes": 0.3, "number": 0.5}  # relative to the length of a row
-MOVE_CLIP = 2.5  # of a client's distance from its centre
-GAIN_CLIP, FINE_GAIN_CLIP, LAST_GAIN_CLIP = 0.2, 0.05, 0.4  # of a difference of losses; of sizes near each other
-MAP_SIDE = 3.0  # the map reaches so far on either side
-NUMBERS_AT_ONCE = 2**23  # of the rows of clients that are computed together
-HELD_OUT = 0.25  # share of a client's rows, the newest, that choices are made by where rows are ordered
+MOVE_CLIP = 2.5  # bound on a client's distance from its centre
+GAIN_CLIP, FINE_GAIN_CLIP, LAST_GAIN_CLIP = 0.2, 0.05, 0.4  # bounds on differences of losses
+MAP_SIDE = 3.0  # the map covers [-3, 3] in both directions
+NUMBERS_AT_ONCE = 2**23  # rows times columns of the clients in one batch
+HELD_OUT = 0.25  # share of a client's rows, the newest, on which choices are made where rows are ordered
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of n clients, padded to equally many."""
+    """The rows of n clients, padded to the same number."""
 
     values: Array  # (n, s, d)
     codes: Array | None  # (n, s, d)
-    targets: Array  # (n, s, l): 0 or 1, one of l ones, or numbers
+    targets: Array  # (n, s, l): 0 or 1, one-hot, or numbers
     mask: Array  # (n, s) 1 for a row, 0 for padding
 
     def older(self) -> Array:
-        """(n, s) the mask without the newest rows, of which at least one is left out where there are two."""
+        """(n, s) the mask without the newest rows; a client with two rows or more holds out at least one."""
         size = self.mask.sum(axis=1)
         held = np.where(size >= 2, np.ceil(HELD_OUT * size), 0)
         return np.asarray(self.mask * (np.arange(self.mask.shape[1]) < (size - held)[:, None]))
 
 
 def rows_of(form: Form, cohort: Cohort, *, alone: bool) -> Iterator[tuple[Array, Rows]]:
-    """Places in the cohort and rows of its clients, those together that are padded to the same power of two.
+    """Batches of clients whose row counts round up to the same power of two: places in the cohort, and rows.
 
-    `alone`: each client by itself.
+    `alone`: one client per batch.
     """
     widths = 2 ** np.ceil(np.log2(np.maximum(cohort.sizes, 1))).astype(np.int64)
     for width in np.unique(widths).tolist():
@@ -71,38 +71,38 @@ def _padded(form: Form, cohort: Cohort, places: Array, width: int) -> Rows:
 
 @dataclass(frozen=True)
 class TableQuestion:
-    """What the clients of a round are asked. Public."""
+    """The question that clients answer in a round. Public."""
 
     form: Form
     stage: int  # place in STAGES
     facts: Facts
 
     def arrays(self) -> dict[str, Array]:
-        """What travels to clients elsewhere."""
+        """The arrays that are sent to remote clients."""
         return self.facts.tensors()
 
     @property
     def fits(self) -> bool:
-        """Whether the facts have the shapes that those of this stage have: others were made by no questionnaire."""
+        """Whether the facts have the shapes of this stage; a server that follows the protocol sends no others."""
         form, facts, a = self.form, self.facts, len(self.facts.active)
         families, outputs = form.families_of(a), form.num_outputs
         k = int(facts.chosen[0]) if facts.chosen.shape == (3,) else 0
         ranges = (form.num_ranges,)
-        known: list[dict[str, tuple[int, ...]]] = [{}] * 9
-        known[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
-        known[1] |= {"middle": (a,), "reach": (a, 2)}
-        known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, AXES)}
-        known[3] |= {"whiten": (a, a)} if facts.full else {}
-        known[3] |= {"target": (2,)} if form.kind == "number" else {}
-        known[4] = {"centres": (sum(families) - 1, AXES)} if len(families) > 1 else {}
-        known[5] = {"first": (sum(families), outputs, 1 + a)}
-        known[7] = {"chosen": (3,), "second": (k, outputs, 1 + a)}
-        wanted = {name: shape for stage in known[: self.stage + 1] for name, shape in stage.items()}
+        new_shapes: list[dict[str, tuple[int, ...]]] = [{}] * 9
+        new_shapes[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
+        new_shapes[1] |= {"middle": (a,), "reach": (a, 2)}
+        new_shapes[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, AXES)}
+        new_shapes[3] |= {"whiten": (a, a)} if facts.full else {}
+        new_shapes[3] |= {"target": (2,)} if form.kind == "number" else {}
+        new_shapes[4] = {"centres": (sum(families) - 1, AXES)} if len(families) > 1 else {}
+        new_shapes[5] = {"first": (sum(families), outputs, 1 + a)}
+        new_shapes[7] = {"chosen": (3,), "second": (k, outputs, 1 + a)}
+        shapes = {name: shape for stage in new_shapes[: self.stage + 1] for name, shape in stage.items()}
         places = np.unique(facts.active)
         inside = len(places) == a and set(places.tolist()) <= set(range(form.num_encoded))
         sensible = inside and (facts.scale > 0).all() and (not k or k in families) and (facts.chosen[1:] > 0).all()
         return bool(sensible) and all(
-            values.shape == wanted.get(name, (0,)) for name, values in facts.tensors().items()
+            values.shape == shapes.get(name, (0,)) for name, values in facts.tensors().items()
         )
 
     def answers(self, cohort: Cohort, *, alone: bool) -> Array:
@@ -162,8 +162,8 @@ class TableQuestion:
         mean = columns.sum(axis=1) / size[:, None]
         answers: dict[str, tuple[Array, float]] = {}
         if self.facts.full:
-            whole, (of_rows, of_means) = np.concatenate([mask[..., None], columns], axis=2), self.facts.moment_clips
-            second = whole.transpose(0, 2, 1) @ whole / size[:, None, None]
+            with_ones, (of_rows, of_means) = np.concatenate([mask[..., None], columns], axis=2), self.facts.moment_clips
+            second = with_ones.transpose(0, 2, 1) @ with_ones / size[:, None, None]
             answers["rows"] = upper(second)[:, 1:], of_rows
             answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), of_means
         else:
@@ -173,8 +173,8 @@ class TableQuestion:
             answers["means"] = mean * mean, clip
         if form.kind == "number":
             target = self.targets(rows)[..., 0] * mask
-            both = np.stack([target.sum(axis=1), (target * target).sum(axis=1)], axis=1)
-            answers["target"] = both / size[:, None], math.sqrt(2)
+            sums = np.stack([target.sum(axis=1), (target * target).sum(axis=1)], axis=1)
+            answers["target"] = sums / size[:, None], math.sqrt(2)
         return answers
 
     def _map(self, rows: Rows) -> dict[str, tuple[Array, float]]:
@@ -191,8 +191,8 @@ class TableQuestion:
         for k in self._clustered:
             place = self.described(rows)
             member = one_hot(self._nearest(place, k), k)
-            own = self.facts.of_family(k, self._clustered, self.facts.centres)
-            answers[f"moves of {k}"] = member[..., None] * (place[:, None] - own), MOVE_CLIP
+            centres = self.facts.of_family(k, self._clustered, self.facts.centres)
+            answers[f"moves of {k}"] = member[..., None] * (place[:, None] - centres), MOVE_CLIP
             answers[f"counts of {k}"] = member, 1.0
         return answers
 
@@ -223,10 +223,12 @@ class TableQuestion:
         """(n, k, l, p) the mean gradient over a client's rows, in its cluster's place, and its clip."""
         size = np.maximum(mask.sum(axis=1), 1)[:, None, None]
         pulls = pulls * mask[..., None]
-        own = np.stack([(columns * pull[..., None]).sum(axis=1) for pull in np.moveaxis(pulls, 2, 0)], axis=1) / size
-        own = self.facts.correlated(own)
+        gradient = (
+            np.stack([(columns * pull[..., None]).sum(axis=1) for pull in np.moveaxis(pulls, 2, 0)], axis=1) / size
+        )
+        gradient = self.facts.correlated(gradient)
         clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
-        return member[:, :, None, None] * own[:, None], clip
+        return member[:, :, None, None] * gradient[:, None], clip
 
     def _first_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         settings = self.form.first_settings(len(self.facts.active))
@@ -241,11 +243,12 @@ class TableQuestion:
         else:
             plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
         losses = self._losses(rows, {k: self.facts.correlated(self.facts.second)}, settings)
-        place = settings.index(self._chosen) if self._chosen in settings else 0  # another server's word
-        chosen = losses[:, [place]]
+        # a dishonest server may send another choice
+        place = settings.index(self._chosen) if self._chosen in settings else 0
+        loss_of_choice = losses[:, [place]]
         return {
-            "gains": (losses - chosen, FINE_GAIN_CLIP * math.sqrt(len(settings))),
-            "over what is there": (chosen - plain, LAST_GAIN_CLIP),
+            "gains": (losses - loss_of_choice, FINE_GAIN_CLIP * math.sqrt(len(settings))),
+            "over what is there": (loss_of_choice - plain, LAST_GAIN_CLIP),
         }
 
     def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[Setting, ...]) -> Array:
@@ -267,7 +270,7 @@ class TableQuestion:
         return np.stack(losses, axis=1)
 
     def _fitted_rows(self, rows: Rows) -> Array:
-        """(n, s) rows that centres, first training and random effects may see: all but those held out for choices."""
+        """(n, s) rows for centres, the first training and random effects: all but those held out for choices."""
         return rows.older() if self.form.ordered else rows.mask
 
     def _raw(self, rows: Rows) -> Array:
@@ -278,7 +281,7 @@ class TableQuestion:
         return self.facts.standardised(self._raw(rows), rows.mask)
 
     def targets(self, rows: Rows) -> Array:
-        """(n, s, l) as they are trained on: numbers within their range, with mean 0 and variance 1 once known."""
+        """(n, s, l) training targets: within their range, with mean 0 and variance 1 once these are released."""
         if self.form.kind != "number":
             return rows.targets
         facts = self.facts
@@ -286,7 +289,7 @@ class TableQuestion:
         return (scaled - facts.target[0]) / facts.target[1] if len(facts.target) else scaled
 
     def described(self, rows: Rows) -> Array:
-        """(n, r) where each client's mean columns lie among the clusters' places."""
+        """(n, r) coordinates of each client's mean row along the axes of the clusters."""
         mask = self._fitted_rows(rows)
         return self.facts.described(self.columns(rows) * mask[..., None], mask)
 
@@ -299,7 +302,7 @@ class TableQuestion:
         return self.facts.correlated(self.facts.of_family(k, families, self.facts.first))
 
     def _member(self, rows: Rows, columns: Array, models: Array) -> tuple[Array, Array]:
-        """(n, k) whose cluster each client is in, and (n, s, l) logits of that cluster's model."""
+        """(n, k) one-hot cluster of each client, and (n, s, l) logits of that cluster's model."""
         k = len(models)
         nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
         return one_hot(nearest, k), linear(columns, models[nearest])
@@ -315,24 +318,24 @@ class TableQuestion:
 
 
 def linear(columns: Array, weights: Array) -> Array:
-    """(n, s, l) logits of rows (n, s, p) by their client's weights (n, l, p); its bits are the client's own."""
-    return np.stack([(columns * own[:, None]).sum(axis=2) for own in np.moveaxis(weights, 1, 0)], axis=2)
+    """(n, s, l) logits of rows (n, s, p) under their client's weights (n, l, p), summed client by client."""
+    return np.stack([(columns * weight[:, None]).sum(axis=2) for weight in np.moveaxis(weights, 1, 0)], axis=2)
 
 
 def precisions(intercept: float, slope: float, p: int) -> Array:
-    """(p,) of random effects of these sizes: the first is the intercept's."""
+    """(p,) prior precisions for random effects of these sizes; the first is the intercept's."""
     return np.concatenate([[intercept**-2.0], np.full(p - 1, slope**-2.0)])
 
 
 def upper(products: Array) -> Array:
-    """(n, p (p + 1) / 2) a symmetric array's entries, weighted so that its length is kept."""
+    """(n, p (p + 1) / 2) entries of a symmetric array, weighted so that the vector has the array's norm."""
     first, second = np.triu_indices(products.shape[-1])
-    chosen = np.ascontiguousarray(products[..., first, second])
-    return np.asarray(chosen * np.where(first == second, 1.0, math.sqrt(2)))
+    entries = np.ascontiguousarray(products[..., first, second])
+    return np.asarray(entries * np.where(first == second, 1.0, math.sqrt(2)))
 
 
 def from_upper(entries: Array, p: int) -> Array:
-    """(p, p) back from weighted entries."""
+    """(p, p) the inverse of `upper`."""
     first, second = np.triu_indices(p)
     square = np.zeros((p, p))
     square[first, second] = square[second, first] = entries / np.where(first == second, 1.0, math.sqrt(2))

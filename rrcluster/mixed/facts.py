@@ -1,4 +1,4 @@
-"""What the releases of a questionnaire have told so far: ranges, the map to columns, centres, models. Public."""
+"""What the releases have established so far: ranges, the map to columns, centres, models. Public."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import numpy as np
 from rrcluster.mixed.raw_columns import MOST_FULL, Ranges, indicators
 from rrcluster.types import Array
 
-WIDEST = 4.0  # standard deviations at which a column is cut off
-ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # of second moments of p columns within [-1, 1], relative to p: at most
+WIDEST = 4.0  # columns are cut off at so many standard deviations
+ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # clips of second moments, relative to the number of columns within [-1, 1]
 
 
 def _unknown() -> Array:
@@ -20,94 +20,95 @@ def _unknown() -> Array:
 
 @dataclass(frozen=True)
 class Facts:
-    """Arrays made of releases. Empty ones are not known yet.
+    """Arrays made of releases; an empty one has not been released yet.
 
-    Columns that exist are `active` among all that a model may have. A client's mean columns along `axes` have variance
-    1 over clients. Models are weights of uncorrelated columns, the intercept first.
+    `active` lists the columns that exist among all possible ones. A client's mean columns along `axes` have variance 1
+    over clients. Models are weights of uncorrelated columns, the intercept first.
     """
 
-    low: Array = field(default_factory=_unknown)  # of d columns, and of a target that is a number
+    low: Array = field(default_factory=_unknown)  # of d columns, and of a numeric target
     high: Array = field(default_factory=_unknown)
     knee: Array = field(default_factory=_unknown)
-    density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are not zero
+    density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are nonzero
     active: Array = field(default_factory=_unknown)  # (a,) places of the columns that exist
-    middle: Array = field(default_factory=_unknown)  # (a,) about their means, by votes
-    reach: Array = field(
-        default_factory=_unknown
-    )  # (a, 2) about mean squares from there, of rows and of clients' means
+    middle: Array = field(default_factory=_unknown)  # (a,) approximate means, from votes
+    reach: Array = field(default_factory=_unknown)  # (a, 2) mean squares of rows and of clients' means about `middle`
     centre: Array = field(default_factory=_unknown)  # (a,) their means
     scale: Array = field(default_factory=_unknown)  # (a,) their standard deviations
     whiten: Array = field(default_factory=_unknown)  # (a, a) the map to uncorrelated columns, if any
-    target: Array = field(default_factory=_unknown)  # (2,) mean and standard deviation of a number
+    target: Array = field(default_factory=_unknown)  # (2,) mean and standard deviation of a numeric target
     length: Array = field(default_factory=_unknown)  # (1,) mean squared length of a row
     axes: Array = field(default_factory=_unknown)  # (a, r) directions in which clients differ
-    centres: Array = field(default_factory=_unknown)  # (2 + 3 + ..., r) of every candidate's clusters
+    # (2 + 3 + ..., r) cluster centres for every candidate number of clusters
+    centres: Array = field(default_factory=_unknown)
     first: Array = field(default_factory=_unknown)  # (1 + 2 + ..., l, p) models of the first training
     second: Array = field(default_factory=_unknown)  # (k, l, p) models of the second
     chosen: Array = field(default_factory=_unknown)  # (k, size of intercepts, size of slopes)
-    start: Array = field(default_factory=_unknown)  # (2 k, l, p) weights that a run goes on from, then their bases
+    start: Array = field(default_factory=_unknown)  # (2 k, l, p) initial weights of a resumed run, then their bases
 
     def tensors(self) -> dict[str, Array]:
-        """As arrays by name."""
+        """The arrays by name."""
         return {part.name: np.asarray(getattr(self, part.name), dtype=np.float64) for part in fields(self)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Facts":
-        """Back from arrays by name."""
-        known = [part.name for part in fields(cls) if part.name in tensors]
-        return cls(**{name: np.asarray(tensors[name], dtype=np.float64) for name in known})
+        """The inverse of `tensors`."""
+        names = [part.name for part in fields(cls) if part.name in tensors]
+        return cls(**{name: np.asarray(tensors[name], dtype=np.float64) for name in names})
 
     @property
     def full(self) -> bool:
-        """Whether columns are few enough for all their second moments."""
+        """Whether there are few enough columns to release all second moments."""
         return len(self.active) <= MOST_FULL
 
     @property
     def moment_clips(self) -> tuple[float, float]:
-        """Of second moments of a client's rows about the middles, and of its mean row: about as long as they are."""
-        most = 1.0 + len(self.active)
+        """Clips of second moments about the middles, of a client's rows and of its mean row: their usual length."""
+        largest = 1.0 + len(self.active)
         rows, means = self.reach.sum(axis=0).tolist()
-        return min(math.sqrt(2 * rows + rows**2), ROWS_CLIP * most), min(2 * means, MEANS_CLIP * most)
+        return min(math.sqrt(2 * rows + rows**2), ROWS_CLIP * largest), min(2 * means, MEANS_CLIP * largest)
 
     @property
     def sparse_clip(self) -> float:
-        """Of means and mean squares of columns that are too many for all second moments."""
+        """Clip of means and mean squares, where there are too many columns for all second moments."""
         return 1.5 * math.sqrt(max(len(self.active) * self.density.item(), 1.0))
 
     @property
     def ranges(self) -> Ranges:
-        """Of all columns, and of the target."""
+        """The ranges of all columns, and of the target."""
         return Ranges(self.low, self.high, self.knee)
 
     def of_family(self, k: int, families: tuple[int, ...], values: Array) -> Array:
-        """The rows of `centres` (families without 1) or of `first` that belong to k clusters."""
+        """The rows of `centres` (families without 1) or of `first` for k clusters."""
         start = sum(other for other in families if other < k)
         return values[start : start + k]
 
     def columns_of(self, values: Array, codes: Array | None, mask: Array, *, buckets: int) -> Array:
-        """(n, s, a) the columns that exist, each within [-1, 1], zero where a cell has none and in padded rows."""
+        """(n, s, a) the existing columns, each within [-1, 1]; zero for empty cells and in padded rows."""
         d = values.shape[-1]
-        own = Ranges(self.low[:d], self.high[:d], self.knee[:d]).scaled(values)
+        numbers = Ranges(self.low[:d], self.high[:d], self.knee[:d]).scaled(values)
         active = self.active.astype(np.int64)
         if not (active >= d).any():
-            chosen = own if len(active) == d else own[..., active]
+            columns = numbers if len(active) == d else numbers[..., active]
         else:
             assert codes is not None
-            rest = indicators(values, codes, buckets)
+            flags = indicators(values, codes, buckets)
             place = np.divmod(active[active >= d] - d, 1 + buckets)
-            chosen = np.concatenate([own[..., active[active < d]], rest[..., place[0], place[1]]], axis=-1)
-        return np.ascontiguousarray(chosen * mask[..., None])
+            columns = np.concatenate([numbers[..., active[active < d]], flags[..., place[0], place[1]]], axis=-1)
+        return np.ascontiguousarray(columns * mask[..., None])
 
     def standardised(self, columns: Array, mask: Array) -> Array:
         """(n, s, 1 + a) a one and the columns with mean 0 and variance 1, cut off; zero in padded rows."""
-        cut = np.clip((columns - self.centre) / self.scale, -WIDEST, WIDEST)
-        return np.ascontiguousarray(np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None])
+        clipped = np.clip((columns - self.centre) / self.scale, -WIDEST, WIDEST)
+        return np.ascontiguousarray(
+            np.concatenate([np.ones_like(clipped[..., :1]), clipped], axis=-1) * mask[..., None]
+        )
 
     def correlated(self, weights: Array) -> Array:
-        """(n, l, p) weights for uncorrelated columns -> for standardised ones."""
+        """(n, l, p) weights for uncorrelated columns -> weights for standardised columns."""
         if not self.whiten.size:
             return weights
-        turned = np.stack([own[:, 1:] @ self.whiten for own in weights]) if len(weights) else weights[..., 1:]
+        turned = np.stack([weight[:, 1:] @ self.whiten for weight in weights]) if len(weights) else weights[..., 1:]
         return np.concatenate([weights[..., :1], turned], axis=-1)  # the map is symmetric
 
     def uncorrelated(self, weights: Array) -> Array:
@@ -117,10 +118,11 @@ class Facts:
         return np.concatenate([weights[..., :1], np.linalg.solve(self.whiten, weights[..., 1:, None])[..., 0]], axis=-1)
 
     def described(self, columns: Array, mask: Array) -> Array:
-        """(n, r) where a client's mean row lies along the axes."""
+        """(n, r) coordinates of each client's mean row along the axes."""
         rows = np.maximum(mask.sum(axis=1), 1)
         mean = columns[..., 1:].sum(axis=1) / rows[:, None]
-        return np.asarray((mean[:, :, None] * self.axes).sum(axis=1))  # a matrix product rounds by who is beside whom
+        # a matrix product would round differently with the other clients of the batch
+        return np.asarray((mean[:, :, None] * self.axes).sum(axis=1))
 
     def nearest(self, described: Array, k: int, families: tuple[int, ...]) -> Array:
         """(n,) the cluster of each client among k."""

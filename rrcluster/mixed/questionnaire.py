@@ -1,4 +1,4 @@
-"""What the server makes of the answers: facts from noisy sums, stage by stage. All of it is post-processing."""
+"""How the server turns answers into facts: noisy sums, stage by stage. All of it is post-processing."""
 
 import math
 from collections.abc import Mapping
@@ -22,16 +22,17 @@ from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, A
 from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
 from rrcluster.types import Array, Models
 
-LEAST_VARIANCE = 1e-3  # of a column within [-1, 1]: rarer ones are not stretched further
-LEAST_EIGENVALUE = 0.02  # of the correlations, likewise
-CURVATURE = {"binary": 0.25, "classes": 0.25, "number": 1.0}  # of the loss, most: steps are one over it
-LONGEST_MOVE = 1.5  # of a model in one step
-FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates whose mean is kept
+LEAST_VARIANCE = 1e-3  # of a column within [-1, 1]; smaller ones count as this, so that rare values are not stretched
+LEAST_EIGENVALUE = 0.02  # of the correlations; smaller ones count as this
+# upper bounds on the loss's curvature: steps are one over it
+CURVATURE = {"binary": 0.25, "classes": 0.25, "number": 1.0}
+LONGEST_MOVE = 1.5  # bound on a model's step
+FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates that are averaged
 LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
-LEAST_CLUSTER = 0.05  # of the clients
-PAYS = 3.0  # sigmas by which more than one cluster must be better
-PAYS_AGAIN = 2.0  # sigmas by which models trained further must be better than those that the run goes on from
-SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
+LEAST_CLUSTER = 0.05  # share of the clients
+PAYS = 3.0  # standard errors by which more than one cluster must be better
+PAYS_AGAIN = 2.0  # standard errors by which further training must improve on the initial models
+SMALLEST_SHARE = 0.02  # lower bound on a cluster's share when sums are divided by it
 RESTARTS, LLOYD_STEPS = 30, 40
 
 _OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty", "gain", "size_noise")
@@ -39,37 +40,38 @@ _OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty", "gain", "size_noi
 
 @dataclass(frozen=True)
 class Questionnaire:
-    """The state of a questionnaire. Made of releases, hence public."""
+    """The state of a questionnaire: made of releases, hence public."""
 
     form: Form
     facts: Facts = field(default_factory=Facts)
     total: Array = field(default_factory=lambda: np.zeros(0))  # sum of the releases of this stage so far
-    clients: Array = field(default_factory=lambda: np.zeros(2))  # sum of released counts, and of how many rounds
-    tail: Array = field(default_factory=lambda: np.zeros(0))  # of a training: mean of its last models so far
+    # sum of released counts, and the number of rounds in it
+    clients: Array = field(default_factory=lambda: np.zeros(2))
+    tail: Array = field(default_factory=lambda: np.zeros(0))  # running mean of the last models of a training
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
-    penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
+    penalty: Array = field(default_factory=lambda: np.zeros(0))  # ridge penalties on the weights
     gain: Array = field(
         default_factory=lambda: np.zeros(0)
-    )  # mean loss less that of one model (or of the start), and its noise's std
+    )  # mean loss less that of one model (or of the initial models), and the std of its noise
 
     size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
 
     @classmethod
     def going_on(cls, form: Form, models: Models) -> "Questionnaire":
-        """The state of a run that goes on from models that were handed out: their columns, places and sizes stay."""
+        """The state of a run that starts from released models: it keeps their columns, centres and sizes."""
         facts = facts_of(form, models)
-        chosen = np.where(facts.chosen < 1.01 * SMALL, SMALL, facts.chosen)  # they were rounded to float32
+        choice = np.where(facts.chosen < 1.01 * SMALL, SMALL, facts.chosen)  # released sizes are rounded to float32
         start = np.concatenate([facts.first, facts.second])
         reach = np.repeat(np.clip(2 * facts.scale**2, 0, 1)[:, None], 2, axis=1)
-        begun = replace(facts, density=np.ones(1), chosen=chosen, start=start, middle=facts.centre, reach=reach)
-        return cls(form, begun)
+        initial = replace(facts, density=np.ones(1), chosen=choice, start=start, middle=facts.centre, reach=reach)
+        return cls(form, initial)
 
     def updated(
         self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float
     ) -> "Questionnaire":
-        """After a round: `released` (width,) is the noisy sum of messages, `noise` the std of each number.
+        """The state after a round: `released` (width,) is the noisy sum of messages, `noise` the std of each number.
 
-        `expected` is how many clients a round is expected to have by public constants.
+        `expected`: the number of clients in a round, computed from public constants.
         """
         stage = self.form.stage(round_index)
         now = replace(self, clients=self.clients + np.array([count, 1.0]))
@@ -80,53 +82,53 @@ class Questionnaire:
         total = released if not self.total.size else self.total + released
         if round_index + 1 < self.form.ends[stage]:
             return replace(now, total=total)
-        told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
-        facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
-        kept = replace(now, facts=facts, total=np.zeros(0))
+        answers = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
+        facts = getattr(now, "_after_" + name.replace(" ", "_"))(answers)
+        after = replace(now, facts=facts, total=np.zeros(0))
         if name == "last choice":
-            kept = replace(kept, gain=np.array(now._least_gain(told)[1:]))
+            after = replace(after, gain=np.array(now._least_gain(answers)[1:]))
         if name != "first choice":
-            return kept
+            return after
         families = self.form.families_of(len(facts.active))
-        return replace(kept, penalty=facts.of_family(int(facts.chosen[0]), families, self.penalty))
+        return replace(after, penalty=facts.of_family(int(facts.chosen[0]), families, self.penalty))
 
     def tensors(self) -> dict[str, Array]:
-        """As arrays by name, for the checkpoint."""
-        own = {name: getattr(self, name) for name in _OWN_ARRAYS}
-        return {f"questionnaire.{name}": np.asarray(value) for name, value in (own | self.facts.tensors()).items()}
+        """The arrays by name, for the checkpoint."""
+        arrays = {name: getattr(self, name) for name in _OWN_ARRAYS}
+        return {f"questionnaire.{name}": np.asarray(value) for name, value in (arrays | self.facts.tensors()).items()}
 
     @classmethod
     def of(cls, form: Form, tensors: Mapping[str, Any]) -> "Questionnaire":
-        """Back from arrays, under the form of the settings; nothing is known yet where there are none."""
+        """The inverse of `tensors`, under the form of the settings; an empty questionnaire where there are none."""
         if not tensors:
             return cls(form)
-        own = {name.removeprefix("questionnaire."): value for name, value in tensors.items()}
-        return cls(form, Facts.from_tensors(own), *(np.asarray(own.get(name, ())) for name in _OWN_ARRAYS))
+        arrays = {name.removeprefix("questionnaire."): value for name, value in tensors.items()}
+        return cls(form, Facts.from_tensors(arrays), *(np.asarray(arrays.get(name, ())) for name in _OWN_ARRAYS))
 
     def question(self, round_index: int) -> TableQuestion:
-        """What clients are asked in a round."""
+        """The question of a round."""
         return TableQuestion(self.form, self.form.stage(round_index), self.facts)
 
     def _parts(self, stage: int) -> tuple[AnswerPart, ...]:
         return self.form.parts(stage, len(self.facts.active) if stage else None)
 
     def _num_clients(self, count_noise: float, expected: float) -> float:
-        """Clients of a round: as expected, unless the released counts say otherwise by three sigmas."""
+        """Clients in a round: the expected number, unless released counts differ from it by three standard errors."""
         total, rounds = self.clients
         mean, noise = total / rounds, count_noise / math.sqrt(rounds)
         return float(expected if abs(mean - expected) <= 3 * noise else max(mean, 1.0))
 
-    def _after_coarse_ranges(self, told: "PartSums") -> Facts:
+    def _after_coarse_ranges(self, answers: "PartSums") -> Facts:
         form = self.form
-        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
-        ranges = coarse_ranges(votes.reshape(2, form.num_voted, COARSE), noise, told.clients)
-        density = np.clip(told.means("zeros", 1.0)[0][0], 1 / form.num_columns, 1.0)
+        votes, noise = answers.sums("extremes", math.sqrt(2 * self._num_votes))
+        ranges = coarse_ranges(votes.reshape(2, form.num_voted, COARSE), noise, answers.clients)
+        density = np.clip(answers.means("zeros", 1.0)[0][0], 1 / form.num_columns, 1.0)
         active, reach = np.arange(form.num_columns), np.ones(form.num_columns)
         if form.buckets:
-            votes, noise = told.sums("texts", math.sqrt(2 * form.num_columns))
-            enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * told.clients)
+            votes, noise = answers.sums("texts", math.sqrt(2 * form.num_columns))
+            enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * answers.clients)
             active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])[:MOST_ACTIVE]
-            reach = np.concatenate([reach, votes[enough] / told.clients])[:MOST_ACTIVE]
+            reach = np.concatenate([reach, votes[enough] / answers.clients])[:MOST_ACTIVE]
         facts = replace(
             self.facts,
             density=np.array([density]),
@@ -136,60 +138,62 @@ class Questionnaire:
         )
         return self._with_ranges(facts, ranges)
 
-    def _after_fine_ranges(self, told: "PartSums") -> Facts:
+    def _after_fine_ranges(self, answers: "PartSums") -> Facts:
         form, facts = self.form, self.facts
-        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
-        chosen = np.r_[0, form.num_columns : form.num_ranges] if form.pooled else np.arange(form.num_ranges)
-        coarse = Ranges(facts.low[chosen], facts.high[chosen], facts.knee[chosen])
+        votes, noise = answers.sums("extremes", math.sqrt(2 * self._num_votes))
+        places_of_ranges = np.r_[0, form.num_columns : form.num_ranges] if form.pooled else np.arange(form.num_ranges)
+        coarse = Ranges(facts.low[places_of_ranges], facts.high[places_of_ranges], facts.knee[places_of_ranges])
         votes = votes.reshape(2, form.num_voted, FINE)
-        refined = coarse.refined(votes, noise, told.clients)
+        refined = coarse.refined(votes, noise, answers.clients)
         facts = self._with_ranges(facts, refined)
         open_columns = np.flatnonzero(form.open[: form.num_columns])
         if form.pooled or not len(open_columns):
             return facts
         places, (middle, reach) = refined.bins_of(coarse)[open_columns], (facts.middle.copy(), facts.reach.copy())
-        shares = votes[:, open_columns] / told.clients
-        middle[open_columns], reach[open_columns] = described_votes(shares, places, noise / told.clients)
+        shares = votes[:, open_columns] / answers.clients
+        middle[open_columns], reach[open_columns] = described_votes(shares, places, noise / answers.clients)
         return replace(facts, middle=middle, reach=reach)
 
     @property
     def _num_votes(self) -> int:
-        """Ranges that a client votes for, which its votes share their length."""
+        """The number of ranges each client votes on, over which its votes are normalised."""
         return self.form.num_voted if self.form.pooled else max(int(self.form.open.sum()), 1)
 
     def _with_ranges(self, facts: Facts, voted: Ranges) -> Facts:
-        """The facts with ranges: those voted for, one for all columns where these are too many, and declared ones."""
+        """The facts with ranges: from votes, one for all columns where these are too many, and declared ones."""
         form, low, high, knee = self.form, voted.low, voted.high, voted.knee
-        if form.pooled:  # around zero, which most numbers are where columns are many
-            most = np.maximum(np.abs(low[0]), np.abs(high[0]))
-            low, high = np.concatenate([[-most], low[1:]]), np.concatenate([[most], high[1:]])
+        if form.pooled:  # centred on zero: with many columns, most numbers are zero
+            largest = np.maximum(np.abs(low[0]), np.abs(high[0]))
+            low, high = np.concatenate([[-largest], low[1:]]), np.concatenate([[largest], high[1:]])
             places = np.r_[np.zeros(form.num_columns, dtype=int), 1 : len(low)]
             low, high, knee = low[places], high[places], knee[places]
-        known = [(0.0, 0.0) if own is None else own for own in form.declared] or [(0.0, 0.0)] * form.num_ranges
-        least, most = np.array(known).T
-        low, high = np.where(form.open, low, least), np.where(form.open, high, most)
+        declared = [(0.0, 0.0) if limits is None else limits for limits in form.declared] or [
+            (0.0, 0.0)
+        ] * form.num_ranges
+        smallest, largest = np.array(declared).T
+        low, high = np.where(form.open, low, smallest), np.where(form.open, high, largest)
         return replace(facts, low=low, high=high, knee=np.where(form.open, knee, 0.0))
 
-    def _after_moments(self, told: "PartSums") -> Facts:
+    def _after_moments(self, answers: "PartSums") -> Facts:
         facts = self.facts
         if self.form.begun:
-            return self._prepared(told)
-        learnt = _full_moments(told, facts) if facts.full else _diagonal_moments(told, facts)
+            return self._prepared(answers)
+        moments = _full_moments(answers, facts) if facts.full else _diagonal_moments(answers, facts)
         if self.form.kind == "number":
-            (mean, square), noise = told.means("target", math.sqrt(2))
+            (mean, square), noise = answers.means("target", math.sqrt(2))
             spread = math.sqrt(max(square - mean**2, 4 * noise, LEAST_VARIANCE))
-            learnt["target"] = np.array([mean, spread])
-        return replace(facts, **learnt)
+            moments["target"] = np.array([mean, spread])
+        return replace(facts, **moments)
 
-    def _prepared(self, told: "PartSums") -> Facts:
-        """The facts of a start with the map to columns that are uncorrelated now, in which its models are trained on.
+    def _prepared(self, answers: "PartSums") -> Facts:
+        """The facts of a resumed run with its map to columns that are uncorrelated today.
 
-        Second moments are taken around the start's means: where columns have drifted, steps are shorter for it.
+        Second moments are taken about the initial means: where columns have drifted, they are larger and steps shorter.
         """
         facts, a = self.facts, len(self.facts.active)
         if not facts.full:
             return replace(facts, length=np.array([1.0 + a]))
-        rows, noise = told.means("rows", facts.moment_clips[0])
+        rows, noise = answers.means("rows", facts.moment_clips[0])
         second = from_upper(np.concatenate([[1.0], rows]), a + 1)
         away = facts.middle - facts.centre
         scaled = np.concatenate([away[:, None], np.eye(a)], axis=1) / facts.scale[:, None]
@@ -198,120 +202,120 @@ class Questionnaire:
         first, second = np.split(mapped.uncorrelated(facts.start), 2)
         return replace(mapped, first=first, second=second)
 
-    def _after_map(self, told: "PartSums") -> Facts:
+    def _after_map(self, answers: "PartSums") -> Facts:
         families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
         if not families:
             return self.facts
-        counts, noise = told.sums("cells", 1.0)
+        counts, noise = answers.sums("cells", 1.0)
         sides = [(np.arange(n) + 0.5) / n * 2 * MAP_SIDE - MAP_SIDE for n in CELLS]
         cells = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(CELLS))
         weights = np.where(counts > 2 * noise, counts, 0.0)
         centres = np.concatenate([k_means(cells, weights, k) for k in families])
         return replace(self.facts, centres=np.pad(centres, ((0, 0), (0, AXES - len(CELLS)))))
 
-    def _after_centres(self, told: "PartSums") -> Facts:
+    def _after_centres(self, answers: "PartSums") -> Facts:
         families = tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
-        moved = [self._moved_centres(k, families, told) for k in families]
+        centres = [self._moved_centres(k, families, answers) for k in families]
         first = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
-        return replace(self.facts, centres=np.concatenate(moved) if moved else self.facts.centres, first=first)
+        return replace(self.facts, centres=np.concatenate(centres) if centres else self.facts.centres, first=first)
 
-    def _moved_centres(self, k: int, families: tuple[int, ...], told: "PartSums") -> Array:
-        """(k, r) centres moved by the mean distance of their clients; those of next to nobody stay."""
+    def _moved_centres(self, k: int, families: tuple[int, ...], answers: "PartSums") -> Array:
+        """(k, r) centres moved by the mean distance of their clients; nearly empty clusters keep theirs."""
         old = self.facts.of_family(k, families, self.facts.centres)
-        moves = told.means(f"moves of {k}", MOVE_CLIP)[0].reshape(old.shape)
-        shares = told.means(f"counts of {k}", 1.0)[0][:, None]
+        moves = answers.means(f"moves of {k}", MOVE_CLIP)[0].reshape(old.shape)
+        shares = answers.means(f"counts of {k}", 1.0)[0][:, None]
         moves = np.clip(moves / np.maximum(shares, LEAST_CLUSTER), -MOVE_CLIP, MOVE_CLIP)
         return np.asarray(old + np.where(shares > LEAST_CLUSTER, moves, 0.0))
 
-    def _trained(self, stage: int, round_index: int, told: "PartSums") -> "Questionnaire":
-        """After a round of training: every model moves by its mean gradient, and the last iterates are averaged."""
+    def _trained(self, stage: int, round_index: int, answers: "PartSums") -> "Questionnaire":
+        """The state after a round of training: models move by mean gradients; the last iterates are averaged."""
         name, begin, rounds = STAGES[stage][0], self.form.ends[stage] - self.form.rounds(stage), self.form.rounds(stage)
         first, since = name == "first training", round_index - begin + 1
         families = self.form.families_of(len(self.facts.active)) if first else (int(self.facts.chosen[0]),)
         models = self.facts.first if first else self.facts.second
         sizes = self.sizes if since > 1 else np.repeat(1 / np.array(families), families)
         penalty = np.zeros(len(models)) if first and since == 1 else self.penalty
-        moved, start, size_noise = models.copy(), 0, np.zeros(len(models))
+        new_models, start, size_noise = models.copy(), 0, np.zeros(len(models))
         sizes, penalty = sizes.copy(), penalty.copy()
         for k in families:
             block, suffix = slice(start, start + k), f" of {k}" if first else ""
             if k > 1:
-                counts, noise = told.means(f"counts{suffix}", 1.0)
+                counts, noise = answers.means(f"counts{suffix}", 1.0)
                 size_noise[block] = noise / math.sqrt(since)
                 sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
             share = np.maximum(sizes[block], SMALLEST_SHARE)
-            gradient, noise = told.means(
+            gradient, noise = answers.means(
                 f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
             )
             slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
             if first and since == 1:
                 penalty[block] = self._penalty(slopes, noise / share, rounds)
-            moved[block] = self._stepped(models[block], slopes, penalty[block], self._anchor(first, models[block]))
+            new_models[block] = self._stepped(models[block], slopes, penalty[block], self._anchor(first, models[block]))
             start += k
-        kept = max(round((FIRST_TAIL if first else SECOND_TAIL) * rounds), 1)
-        tail = self.tail if since > rounds - kept + 1 else np.zeros_like(moved)
-        tail = tail + moved / kept if since > rounds - kept else tail
-        facts = replace(self.facts, **{name.split()[0]: tail if since == rounds else moved})
+        tail_rounds = max(round((FIRST_TAIL if first else SECOND_TAIL) * rounds), 1)
+        tail = self.tail if since > rounds - tail_rounds + 1 else np.zeros_like(new_models)
+        tail = tail + new_models / tail_rounds if since > rounds - tail_rounds else tail
+        facts = replace(self.facts, **{name.split()[0]: tail if since == rounds else new_models})
         return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail, size_noise=size_noise)
 
     def _penalty(self, slopes: Array, noise: Array, rounds: int) -> Array:
-        """(k,) ridge penalties: the larger, the less of the first slopes (k, l, p) noise leaves to be seen.
+        """(k,) ridge penalties: the noise of the first slopes (k, l, p) against their signal.
 
-        Weights are taken for random with the variance that the slopes have beyond their noise.
+        The prior variance of the weights is estimated as the variance of the slopes beyond their noise.
         """
         curvature, size = CURVATURE[self.form.kind], slopes[0].size
-        seen = (slopes**2).sum() - size * (noise**2).sum()
-        signal = max(float(seen) / slopes.size, 1e-4 * float((noise**2).mean()) + 1e-12)
+        excess = (slopes**2).sum() - size * (noise**2).sum()
+        signal = max(float(excess) / slopes.size, 1e-4 * float((noise**2).mean()) + 1e-12)
         return np.minimum(noise**2 / rounds * curvature / signal, 100 * curvature)
 
     def _anchor(self, first: bool, models: Array) -> Array:
-        """What penalised weights are drawn to: zero, or the weights that the run goes on from."""
+        """The point that penalised weights shrink to: zero, or the initial weights of a resumed run."""
         if not self.form.begun:
             return np.zeros_like(models)
         return np.split(self.facts.uncorrelated(self.facts.start), 2)[0 if first else 1]
 
     def _stepped(self, models: Array, slopes: Array, penalty: Array, anchor: Array) -> Array:
-        """The models (k, l, p) after one step along their slopes; the intercept is not penalised."""
+        """The models (k, l, p) after one step along their slopes; intercepts are not penalised."""
         ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
         step = (slopes - ridge * (models - anchor)) / (CURVATURE[self.form.kind] + ridge)
         length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
         return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
 
-    def _after_first_choice(self, told: "PartSums") -> Facts:
+    def _after_first_choice(self, answers: "PartSums") -> Facts:
         settings = self.form.first_settings(len(self.facts.active))
         gains, noise = np.zeros(0), 0.0
         if len(settings) > 1:
-            gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings)))
+            gains, noise = answers.means("gains", GAIN_CLIP * math.sqrt(len(settings)))
         gains = np.concatenate([[0.0], gains])
         k, intercept, slope = self._paying(settings, gains, PAYS * noise)
         start = self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
         return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
 
     def _paying(self, settings: tuple[Setting, ...], gains: Array, margin: float) -> Setting:
-        """The setting of least loss; more clusters only where they are better than fewer by a margin."""
-        least: dict[int, int] = {}
+        """The setting of least loss; more clusters must beat fewer by the margin."""
+        best_of: dict[int, int] = {}
         for place, (k, _, _) in enumerate(settings):
-            least[k] = place if k not in least or gains[place] < gains[least[k]] else least[k]
-        best = least[1]
-        for k in sorted(least):
-            best = least[k] if gains[least[k]] < gains[best] - margin else best
+            best_of[k] = place if k not in best_of or gains[place] < gains[best_of[k]] else best_of[k]
+        best = best_of[1]
+        for k in sorted(best_of):
+            best = best_of[k] if gains[best_of[k]] < gains[best] - margin else best
         return settings[best]
 
-    def _after_last_choice(self, told: "PartSums") -> Facts:
-        best, gain, noise = self._least_gain(told)
+    def _after_last_choice(self, answers: "PartSums") -> Facts:
+        best, gain, noise = self._least_gain(answers)
         if gain < -(PAYS_AGAIN if self.form.begun else 1.0) * noise:
             return replace(self.facts, chosen=np.array(best))
-        if self.form.begun:  # what the run started from, as it was
+        if self.form.begun:  # the initial models, unchanged
             first, second = np.split(self.facts.start, 2)
             return replace(self.facts, whiten=np.zeros(0), first=first, second=second)
         return replace(self.facts, chosen=np.array([1, SMALL, SMALL]), second=self.facts.first[:1])
 
-    def _least_gain(self, told: "PartSums") -> tuple[Setting, float, float]:
-        """The setting of the last choice that loses least, how much more than the baseline, and the noise's std."""
+    def _least_gain(self, answers: "PartSums") -> tuple[Setting, float, float]:
+        """The best setting of the last choice, its mean loss less the baseline's, and the std of the noise."""
         k, intercept, slope = self.facts.chosen.tolist()
         settings = self.form.last_settings(int(k), intercept, slope)
-        gains, finer = told.means("gains", FINE_GAIN_CLIP * math.sqrt(len(settings)))
-        over, noise = told.means("over what is there", LAST_GAIN_CLIP)
+        gains, finer = answers.means("gains", FINE_GAIN_CLIP * math.sqrt(len(settings)))
+        over, noise = answers.means("over what is there", LAST_GAIN_CLIP)
         best = int(gains[: len(settings)].argmin())
         return settings[best], float(gains[best] + over[0]), math.hypot(noise, finer)
 
@@ -322,12 +326,12 @@ class PartSums:
 
     parts: tuple[AnswerPart, ...]
     total: Array
-    noise: float  # std of each number of one round
+    noise: float  # std of each number in one round
     rounds: int
-    clients: float  # of a round
+    clients: float  # per round
 
     def sums(self, name: str, clip: float) -> tuple[Array, float]:
-        """(width,) a part's sum over the clients of a round, on its own scale, and the std of its noise."""
+        """(width,) the sum of a part over the clients of a round, on its own scale, and the std of its noise."""
         length, start = math.sqrt(sum(part.weight**2 for part in self.parts)), 0
         for part in self.parts:
             if part.name == name:
@@ -337,16 +341,16 @@ class PartSums:
         raise KeyError(name)
 
     def means(self, name: str, clip: float) -> tuple[Array, float]:
-        """The same as a mean over clients."""
+        """The same, as a mean over clients."""
         total, noise = self.sums(name, clip)
         return total / self.clients, noise / self.clients
 
 
 def described_votes(shares: Array, places: Array, noise: float) -> tuple[Array, Array]:
-    """((d,) middles, (d, 2) mean squares of rows and of clients' means about them): by extremes that clients vote for.
+    """((d,) middles, (d, 2) mean squares about them, of rows and of clients' means), estimated from votes on extremes.
 
-    `shares` (2, d, bins) of the clients for the least and the greatest number, at `places` (d, bins) in [-1, 1]. The
-    squares are rather too large than too small: extremes lie outside of most rows, and their noise is added.
+    `shares` (2, d, bins) of the clients with their least and greatest number in each bin, `places` (d, bins) the bins
+    in [-1, 1]. The squares err on the large side: extremes lie outside most rows, and their noise is added.
     """
     mean = (shares * places).sum(axis=2)  # (2, d)
     middle = np.clip(mean.mean(axis=0), -1, 1)
@@ -357,11 +361,11 @@ def described_votes(shares: Array, places: Array, noise: float) -> tuple[Array, 
     return middle, np.stack([np.clip(squares + error, 0.02, 1), np.clip(spread + error, 0.01, 1)], axis=1)
 
 
-def _full_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
+def _full_moments(answers: PartSums, facts: Facts) -> dict[str, Array]:
     a = len(facts.active)
     p, (of_rows, of_means) = a + 1, facts.moment_clips
-    rows, noise = told.means("rows", of_rows)
-    between, _ = told.means("means", of_means)
+    rows, noise = answers.means("rows", of_rows)
+    between, _ = answers.means("means", of_means)
     second = from_upper(np.concatenate([[1.0], rows]), p)
     mean = second[0, 1:]
     covariance = second[1:, 1:] - np.outer(mean, mean)
@@ -382,16 +386,16 @@ def _full_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
 
 
 def _whitening(correlation: Array, scale: Array, noise: float) -> Array:
-    """(a, a) the map to uncorrelated columns, directions that noise may have made small not stretched further."""
+    """(a, a) map to uncorrelated columns; directions whose variance may be noise are not stretched further."""
     values, vectors = np.linalg.eigh(correlation)
-    least = max(2 * noise * math.sqrt(len(scale)) / float(np.median(scale**2)), LEAST_EIGENVALUE)
-    return np.asarray(vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T)
+    floor = max(2 * noise * math.sqrt(len(scale)) / float(np.median(scale**2)), LEAST_EIGENVALUE)
+    return np.asarray(vectors @ np.diag(np.maximum(values, floor) ** -0.5) @ vectors.T)
 
 
-def _diagonal_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
+def _diagonal_moments(answers: PartSums, facts: Facts) -> dict[str, Array]:
     a, clip = len(facts.active), facts.sparse_clip
-    rows, noise = told.means("rows", clip)
-    means, _ = told.means("means", clip)
+    rows, noise = answers.means("rows", clip)
+    means, _ = answers.means("means", clip)
     mean = rows[:a]
     variance = rows[a:] - mean**2
     scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
@@ -404,7 +408,7 @@ def _diagonal_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
 
 
 def k_means(points: Array, weights: Array, k: int) -> Array:
-    """(k, r) centres of weighted points (n, r): the best of some starts, drawn by a fixed seed."""
+    """(k, r) centres of weighted points (n, r): the best of several starts, drawn with a fixed seed."""
     if (weights > 0).sum() <= k:
         spread = np.zeros((k, points.shape[1]))
         spread[:, 0] = np.linspace(-1, 1, k)
@@ -428,14 +432,14 @@ def k_means(points: Array, weights: Array, k: int) -> Array:
 
 
 def handed_out(form: Form, facts: Facts) -> Models:
-    """The models as they would be handed out now: in the order of `TableLinear`'s parameters, zero where unknown."""
+    """The models as released: in the order of `TableLinear`'s parameters, zero where not yet estimated."""
     encoded, r = form.num_encoded, AXES
     active = facts.active.astype(np.int64)
-    known = bool(facts.scale.size)
+    has_columns = bool(facts.scale.size)
     centre, gain, axes = np.zeros(encoded), np.zeros(encoded), np.zeros((encoded, r))
     target, effects = np.zeros(2), np.full(2, SMALL)
     k = int(facts.chosen[0]) if facts.chosen.size else 1
-    if known:
+    if has_columns:
         centre[active], gain[active], axes[active] = facts.centre, 1 / facts.scale, facts.axes
         target[: len(facts.target)] = facts.target
     ranges = [facts.low, facts.high, facts.knee] if facts.low.size else [np.zeros(form.num_ranges)] * 3
@@ -445,8 +449,8 @@ def handed_out(form: Form, facts: Facts) -> Models:
     families = form.families_of(len(active))
     place, weights = np.zeros((k, r)), np.zeros((2, k, form.num_outputs, 1 + encoded))
     if k > 1:
-        own = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
-        place[:] = own
+        centres = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
+        place[:] = centres
     columns = np.concatenate([[0], 1 + active])
     if facts.first.size:
         plain = facts.correlated(facts.of_family(k, families, facts.first))
@@ -457,7 +461,7 @@ def handed_out(form: Form, facts: Facts) -> Models:
 
 
 def facts_of(form: Form, models: Models) -> Facts:
-    """The facts that a client needs of models that were handed out: all columns, standardised; weights are apart."""
+    """The facts that a client needs to use released models: all columns, standardised; weights are kept apart."""
     ranges, encoded = form.num_ranges, form.num_encoded
     sizes = [ranges, ranges, ranges, encoded, encoded, encoded * AXES, 2, 2]
     low, high, knee, centre, gain, axes, target, effects = np.split(models.shared, np.cumsum(sizes)[:-1])

@@ -1,7 +1,7 @@
-"""What clients are asked, round by round: a public list that is fixed before the first release, and how they answer.
+"""The questions of each round: a public list, fixed before the first release, and the form of an answer.
 
 An answer consists of parts. A client clips each part to its own clip, scales it to the part's weight w_i, divides all
-by S = sqrt(sum of w_i^2), and clips the whole to 1: whatever a server asks, a message is no longer than 1. Answers
+by S = sqrt(sum of w_i^2), and clips the result to 1: whatever a server asks, no message is longer than 1. Answers
 travel as updates, padded with zeros to one width.
 """
 
@@ -16,7 +16,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.mixed.raw_columns import COARSE, FINE, MOST_FULL, MOST_VOTED
 from rrcluster.types import Array
 
-STAGES = (  # and their shares of the rounds
+STAGES = (  # each with its share of the rounds
     ("coarse ranges", 2),
     ("fine ranges", 2),
     ("moments", 4),
@@ -40,18 +40,18 @@ _ASKED = {
     "last choice": "how much less a client loses with sizes near the first choice, or near those that the run goes on "
     "from; and by how much less than with one model and no effects, or than with the models that the run goes on from",
 }
-_AGAIN = (0, 0, 3, 0, 0, 6, 0, 8, 3)  # shares of the stages where a run goes on from another one's models
-FAMILIES = (1, 2, 3, 4, 6)  # numbers of clusters among which is chosen
+_AGAIN = (0, 0, 3, 0, 0, 6, 0, 8, 3)  # shares of the stages in a run that starts from released models
+FAMILIES = (1, 2, 3, 4, 6)  # candidate numbers of clusters
 USUAL_ROUNDS = sum(share for _, share in STAGES)
 FEWEST_ROUNDS = 2 * len(STAGES)
-COUNT_WEIGHT = 0.25  # of counts of clusters, relative to the weight of what is counted
-AXES, CELLS = 3, (12, 12)  # directions in which clients are described; cells of the map of the first two
-MOST_CLUSTERED, MOST_ACTIVE = 100, 5000  # columns: with clusters, at all
-CLUSTERED_WEIGHT = 0.6  # of what more than one cluster trains on, relative to one model
-SMALL = 0.01  # a random effect of this size is none
-INTERCEPTS, SLOPES = (SMALL, 0.5, 1.5), (SMALL, 0.2, 0.7)  # sizes of random effects among which is chosen first
+COUNT_WEIGHT = 0.25  # weight of cluster counts, relative to the sums they belong to
+AXES, CELLS = 3, (12, 12)  # directions that describe clients; cells of the map of the first two
+MOST_CLUSTERED, MOST_ACTIVE = 100, 5000  # most columns with clusters, and without
+CLUSTERED_WEIGHT = 0.6  # weight of training with several clusters, relative to one model
+SMALL = 0.01  # random effects of this size count as none
+INTERCEPTS, SLOPES = (SMALL, 0.5, 1.5), (SMALL, 0.2, 0.7)  # sizes of random effects in the first choice
 CLUSTERED_SIZES = ((SMALL, SMALL), (0.5, SMALL), (0.5, 0.2), (1.5, 0.7))  # with more than one cluster
-FINER = 1.7  # factor between sizes in the last choice
+FINER = 1.7  # ratio of neighbouring sizes in the last choice
 
 Setting = tuple[int, float, float]  # clusters, size of random intercepts, size of random slopes
 
@@ -67,18 +67,18 @@ class AnswerPart:
 
 @dataclass(frozen=True)
 class Form:
-    """What is public of a questionnaire before it begins: it follows from settings and declared columns alone."""
+    """The public part of a questionnaire, fixed before it begins by settings and declared columns alone."""
 
     num_columns: int  # d, raw
     buckets: int  # H; 0: numbers alone, no codes
     num_outputs: int  # l: 1 for two classes and for numbers
     kind: str  # binary, classes or number
-    declared: tuple[tuple[float, float] | None, ...] = ()  # of columns and target, the ranges that are known
+    declared: tuple[tuple[float, float] | None, ...] = ()  # declared ranges of columns and target
     num_rounds: int = USUAL_ROUNDS
     most_clusters: int = max(FAMILIES)
     personal: bool = True
-    ordered: bool = False  # whether rows are in the order of time: the newest are then held out for choices
-    begun: int = 0  # clusters of the models that the run goes on from, which stay; 0: it learns all by itself
+    ordered: bool = False  # whether rows are in order of time: choices are then made on the newest
+    begun: int = 0  # clusters of the released models that a resumed run keeps; 0: a fresh run
 
     def __post_init__(self) -> None:
         if self.num_rounds < FEWEST_ROUNDS:
@@ -89,57 +89,57 @@ class Form:
 
     @property
     def num_encoded(self) -> int:
-        """Columns that a model may have: values, indicators of missing cells, and buckets."""
+        """The most columns a model may have: values, indicators of missing cells, and buckets."""
         return self.num_columns * (2 + self.buckets if self.buckets else 1)
 
     @property
     def num_ranges(self) -> int:
-        """Columns with a range: the target's too, where it is a number."""
+        """Columns with a range: those of the table, and a numeric target."""
         return self.num_columns + (self.kind == "number")
 
     @property
     def families(self) -> tuple[int, ...]:
-        """Numbers of clusters that are candidates."""
+        """The candidate numbers of clusters."""
         if self.begun:
             return (self.begun,)
         return tuple(k for k in FAMILIES if k <= self.most_clusters) if self.num_columns <= MOST_CLUSTERED else (1,)
 
     @property
     def ends(self) -> Array:
-        """The round after each stage's last; of a stage that is not asked, the one before it."""
-        asked = np.array(_AGAIN if self.begun else [share for _, share in STAGES])
-        shares = np.cumsum(asked[asked > 0])
+        """The first round after each stage; a skipped stage ends where the one before it does."""
+        weights = np.array(_AGAIN if self.begun else [share for _, share in STAGES])
+        shares = np.cumsum(weights[weights > 0])
         ends = np.maximum(np.round(shares * self.num_rounds / shares[-1]).astype(int), 1)
         for stage in range(1, len(ends)):
             ends[stage] = max(ends[stage], ends[stage - 1] + 1)
         ends = np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1])
-        return np.concatenate([[0], ends])[np.cumsum(asked > 0)]
+        return np.concatenate([[0], ends])[np.cumsum(weights > 0)]
 
     def stage(self, round_index: int) -> int:
-        """The place in STAGES of a round."""
+        """The place in STAGES of a round's stage."""
         return int(np.searchsorted(self.ends, round_index, side="right"))
 
     def rounds(self, stage: int) -> int:
-        """How many rounds a stage takes."""
+        """The number of rounds of a stage."""
         return int(np.diff(self.ends, prepend=0)[stage])
 
     @property
     def open(self) -> Array:
-        """(num_ranges,) bool: whose range nobody declared, so that clients vote for it."""
+        """(num_ranges,) bool: columns without a declared range, which clients vote on."""
         return np.array([self.declared[j] is None if self.declared else True for j in range(self.num_ranges)])
 
     @property
     def pooled(self) -> bool:
-        """Whether columns are too many for votes of their own: all share their ranges."""
+        """Whether there are too many columns for votes on each: all then share one range."""
         return self.num_columns > MOST_VOTED
 
     @property
     def num_voted(self) -> int:
-        """Ranges that are voted for: of every column, or one of all, and the target's."""
+        """Ranges that clients vote on: each column's or the shared one, and the target's."""
         return 1 + (self.kind == "number") if self.pooled else self.num_ranges
 
     def parts(self, stage: int, active: int | None = None) -> tuple[AnswerPart, ...]:
-        """The parts of a stage's answers, for so many columns of the model; by default as many as there can be."""
+        """The parts of a stage's answers, for `active` columns of the model (default: the most possible)."""
         a = min(self.num_encoded, MOST_ACTIVE) if active is None else active
         return tuple(self._parts(STAGES[stage][0], a))
 
@@ -183,18 +183,18 @@ class Form:
             yield AnswerPart("over what is there", 1, 0.5)
 
     def families_of(self, active: int) -> tuple[int, ...]:
-        """The candidates for so many columns of the model: clusters only where they are few."""
+        """The candidate numbers of clusters, given the number of columns: clusters only where columns are few."""
         return self.families if self.begun or active <= MOST_CLUSTERED else (1,)
 
     def first_settings(self, active: int) -> tuple[Setting, ...]:
-        """(k, size of intercepts, size of slopes) among which the first choice is made; the first is one model."""
+        """(k, size of intercepts, size of slopes) of the first choice; the first entry is one model."""
         sizes = [(a, s) for a in INTERCEPTS for s in SLOPES] if self.personal else [(SMALL, SMALL)]
         more = CLUSTERED_SIZES if self.personal else CLUSTERED_SIZES[:1]
         clustered = [k for k in self.families_of(active) if k > 1]
         return tuple((1, *size) for size in sizes) + tuple((k, *size) for k in clustered for size in more)
 
     def last_settings(self, k: int, intercept: float, slope: float) -> tuple[Setting, ...]:
-        """The same of the last choice, around the first; the baseline is one model of the first training."""
+        """The same for the last choice, around the first; the baseline is the one model of the first training."""
         if not self.personal:
             return ((k, SMALL, SMALL),)
         near = [
@@ -206,7 +206,7 @@ class Form:
         return tuple((k, a, s) for a in near[0] for s in near[1])[:16]
 
     def describe(self) -> list[dict[str, Any]]:
-        """The list of questions, for the statement: what each asks, in how many rounds, and the parts of a message."""
+        """The list of questions for the statement: the content, rounds and message parts of each."""
         described = []
         for stage, (name, _) in enumerate(STAGES):
             if not self.rounds(stage):
@@ -229,7 +229,7 @@ class Form:
 
     @property
     def width(self) -> int:
-        """Of the longest answer, which all are padded to."""
+        """Width of the longest answer, to which all are padded."""
         counts = {
             0,
             min(self.num_encoded, MOST_FULL),
@@ -244,14 +244,14 @@ def packed(
 ) -> Array:
     """(n, width) messages of norm at most 1, from each part's (n, ...) answers and its clip.
 
-    A part that is not a finite number for a client makes it send nothing of that part.
+    Where a client's part is not finite, the client sends zeros for that part.
     """
     total = math.sqrt(sum(part.weight**2 for part in parts))
     messages, start = np.zeros((count, width)), 0
     for part in parts:
         if part.name in answers:
             values, clip = answers[part.name]
-            flat = np.ascontiguousarray(values.reshape(count, -1))  # sums over rows add in the order of memory
+            flat = np.ascontiguousarray(values.reshape(count, -1))  # contiguous, so that sums over rows have one order
             norms = np.sqrt((flat * flat).sum(axis=1))
             shrunk = part.weight / total / np.maximum(norms, clip) if clip > 0 else np.zeros(count)
             shrunk = np.where(np.isfinite(norms), shrunk, 0.0)

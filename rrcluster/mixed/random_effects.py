@@ -1,9 +1,9 @@
-"""A client's own part of a linear model: a random effect on every column, as large as its rows support.
+"""A client's own deviation from a linear model: a random effect on every column, shrunk as its rows require.
 
 The logit of a row is f.(theta + b), theta shared, b the client's own: the maximum a posteriori under a Gaussian prior
-with a precision per column, found by Newton's method from zero. So nothing has to be remembered between rounds. All
-functions take clients with equally many (padded) rows, `(n, s, ...)`, and compute each from its own rows alone: matrix
-products and solutions are made client by client inside numpy, so that no bit depends on who is beside whom.
+with a precision per column, found by Newton's method from zero, so no state is kept between rounds. All functions take
+clients with equally many (padded) rows, `(n, s, ...)`, and compute each from its own rows alone: numpy multiplies and
+solves client by client, so that no bit depends on the other clients of the batch.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ import numpy as np
 from rrcluster.types import Array
 
 NEWTON_STEPS = 6
-LONGEST_STEP = 4.0  # of any row's logit in one step: far from the optimum a full step may overshoot
-LARGEST_LOGIT = 8.0  # of a prediction for a row that was left out
-LARGEST_LEVERAGE = 0.95  # of a row on its own fit
+LONGEST_STEP = 4.0  # bound on the change of any row's logit in a step: far from the optimum a full step may overshoot
+LARGEST_LOGIT = 8.0  # bound on predictions for left-out rows
+LARGEST_LEVERAGE = 0.95  # bound on a row's leverage on its own fit
 
 
 def residuals(logits: Array, targets: Array, kind: str) -> tuple[Array, Array]:
-    """((n, s, l) target less prediction, (n, s, l) curvature of the loss) where a row has the given logits."""
+    """((n, s, l) target less prediction, (n, s, l) curvature of the loss) at these logits."""
     if kind == "number":
         return targets - logits, np.ones_like(logits)
     chance = probabilities(logits, kind)
@@ -28,7 +28,7 @@ def residuals(logits: Array, targets: Array, kind: str) -> tuple[Array, Array]:
 
 
 def probabilities(logits: Array, kind: str) -> Array:
-    """Of the second of two classes (one logit), or of each class."""
+    """Probability of the second of two classes (one logit), or of each class."""
     if kind == "binary":
         return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)))
     raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -48,10 +48,10 @@ def row_losses(logits: Array, targets: Array, kind: str) -> Array:
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """Ridge regressions of n clients on the same columns: among columns, or among rows where these are fewer."""
+    """Ridge regressions of n clients on the same columns, solved over rows where these are fewer than columns."""
 
     columns: Array  # (n, s, p)
-    precision: Array  # (p,) of the prior
+    precision: Array  # (p,) prior precision of each column
 
     @property
     def by_rows(self) -> bool:
@@ -68,7 +68,7 @@ class RidgeFit:
         return lambda pulls: np.linalg.solve(system, turned @ pulls)
 
     def fitted(self, coefficients: Array) -> Array:
-        """(n, s, m) what the coefficients give for each row."""
+        """(n, s, m) fitted values of each row."""
         return np.asarray((self._kernel if self.by_rows else self.columns) @ coefficients)
 
     def effects(self, coefficients: Array) -> Array:
@@ -78,7 +78,7 @@ class RidgeFit:
         return np.asarray((self.columns / self.precision).transpose(0, 2, 1) @ coefficients)
 
     def leverage(self, weights: Array) -> Array:
-        """(n, s) variance of each row's fit: what it would move by, per unit of pull on the row itself."""
+        """(n, s) leverage of each row: the change of its fit per unit of pull on it."""
         rows = self.columns.shape[1]
         if self.by_rows:
             identity = np.broadcast_to(np.eye(rows), (*weights.shape, rows))
@@ -101,19 +101,19 @@ def fit_effects(
     """
     fit = RidgeFit(columns, precision)
     coefficients = np.zeros((len(columns), columns.shape[1 if fit.by_rows else 2], offsets.shape[2]))
-    own = np.zeros_like(offsets)
+    shifts = np.zeros_like(offsets)
     for _ in range(1 if kind == "number" else steps):
-        pulls, weights = residuals(offsets + own, targets, kind)
+        pulls, weights = residuals(offsets + shifts, targets, kind)
         better = np.empty_like(coefficients)
         for output in range(offsets.shape[2]):
             weight = weights[..., output] * mask
-            pull = weight * own[..., output] + pulls[..., output] * mask
+            pull = weight * shifts[..., output] + pulls[..., output] * mask
             better[..., output] = fit.solver(weight)(pull[..., None])[..., 0]
-        change = fit.fitted(better) - own
+        change = fit.fitted(better) - shifts
         longest = np.abs(change).max(axis=(1, 2), initial=0.0)[:, None, None]
         part = 1.0 if kind == "number" else LONGEST_STEP / np.maximum(longest, LONGEST_STEP)
-        coefficients, own = coefficients + part * (better - coefficients), own + part * change
-    return fit.effects(coefficients), offsets + own
+        coefficients, shifts = coefficients + part * (better - coefficients), shifts + part * change
+    return fit.effects(coefficients), offsets + shifts
 
 
 def left_out_logits(
@@ -121,8 +121,8 @@ def left_out_logits(
 ) -> Array:
     """(n, s, l) logits of each row under the effects fitted to the client's other rows, to first order.
 
-    `logits` are those with the effects fitted to all rows of `mask`. A row's pull is taken back, enlarged by how much
-    it had already moved its own fit.
+    `logits` are under the effects fitted to all rows of `mask`. A row's pull is subtracted, corrected for its leverage
+    on its own fit.
     """
     fit, left_out = RidgeFit(columns, precision), np.empty_like(logits)
     pulls, weights = residuals(logits, targets, kind)
