@@ -64,7 +64,7 @@ class WorkerError(RRClusterError):
 
 
 class NotDeclared(UserWarning):
-    """A constant that should be public was counted from the clients' data instead; a secure run refuses that."""
+    """A constant was counted from the clients' data, which a secure run refuses, or cells hold what no rule names."""
 
 
 def install_extra(extra: str) -> str:

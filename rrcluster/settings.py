@@ -22,7 +22,7 @@ import tyro
 
 from rrcluster import checks, registry
 from rrcluster.errors import ConfigError
-from rrcluster.spelling import spelling
+from rrcluster.spelling import instant, spelling
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,6 +54,13 @@ OTHER_TABLES = (
 )
 _PATHS = ("data", "data_folder", "out", "start_from")
 KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DATE_PARTS: dict[str, tuple[str, ...]] = {  # each a column of its own: the values of its vocabulary; years are numbers
+    "year": (),
+    "month": tuple(map(str, range(1, 13))),
+    "weekday": _WEEKDAYS,
+    "hour": tuple(map(str, range(24))),
+}
 
 
 def refuse_other_table(path: str) -> None:
@@ -201,7 +208,8 @@ class ColumnSettings:
     """True group of the client, where known: for diagnostics alone."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
-    constant, which a secure run needs; in CSV every cell is text and read by itself."""
+    constant, which a secure run needs; in CSV every cell is text and read by itself. In every table, COLUMN=date
+    reads ISO dates as days, and COLUMN=year,month,weekday,hour as these parts of them."""
     encoding: Annotated[Literal["auto", "declared", "cells"], Flag(name="features")] = "auto"
     """auto: cells for mixed-effects, else declared. declared: a column that is not a number needs a rule. cells: every
     cell decides for itself, as a number, as hashed text or as missing, and rules are for what is known beforehand."""
@@ -240,6 +248,19 @@ class ColumnSettings:
         if self.time in (self.client, self.target, self.group, self.test_column) and self.time is not None:
             raise ConfigError(f"column {self.time!r} has two roles; give every column one.")
         _ = self.fills, self.kinds
+        self._check_date_parts()
+
+    def _check_date_parts(self) -> None:
+        for column, parts in self.date_parts.items():
+            rule = "categories" if column in self.vocabulary else "scale" if column in self.ranges else None
+            if rule is not None and (rule, "year" in parts) != ("scale", True):
+                raise ConfigError(
+                    f"{rule} means nothing for {','.join(parts)} of the dates in {column!r}; leave it out."
+                )
+            if column in self.fills and instant(self.fills[column]) is None:
+                raise ConfigError(
+                    f"missing = {column}=... must be a date, as the column is; write {column}=2024-01-31."
+                )
 
     def filled(self, declared: Mapping[str, Any]) -> "ColumnSettings":
         """These settings, and where they are defaults, those declared for a table that has a name.
@@ -289,13 +310,42 @@ class ColumnSettings:
     @property
     def kinds(self) -> dict[str, str]:
         """The declared kind of every column of a typed table; a column that is not named is text."""
-        kinds = _single_values("types", self.types)
-        for column, kind in kinds.items():
-            if kind not in KINDS:
+        kinds = {}
+        for column, values in _entries("types", self.types):
+            parts = DATE_PARTS.keys() >= set(values) and len(set(values)) == len(values)
+            if not parts and (len(values) != 1 or values[0] not in KINDS):
                 raise ConfigError(
-                    f"types = {column}={kind[:80]} is no kind of column; write one of {', '.join(KINDS)}."
+                    f"types = {column}={','.join(values)[:80]} is no kind of column; write one of {', '.join(KINDS)}, "
+                    f"or parts of dates: {','.join(DATE_PARTS)}."
                 )
+            kinds[column] = "date" if parts else values[0]
         return kinds
+
+    @property
+    def date_parts(self) -> dict[str, tuple[str, ...]]:
+        """The parts that the dates of a column are read as, by column."""
+        return {column: values for column, values in _entries("types", self.types) if values[0] in DATE_PARTS}
+
+    def without_dates(self) -> "ColumnSettings":
+        """The rules for a table that has a column for each declared part of a date, named `flown month`."""
+        parts = self.date_parts
+        names = {
+            name: [f"{name} {part}" for part in parts[name]] if name in parts else [name] for name in self.features
+        }
+        derived = [(f"{name} {part}", DATE_PARTS[part]) for name in parts for part in parts[name]]
+
+        def others(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(text for text in texts if text.partition("=")[0] not in parts)
+
+        years = [f"{name} year={low},{high}" for name, (low, high) in self.ranges.items() if name in parts]
+        return replace(
+            self,
+            features=tuple(part for name in self.features for part in names[name]),
+            categories=(*self.categories, *(f"{name}={','.join(values)}" for name, values in derived if values)),
+            scale=(*others(self.scale), *years),
+            missing=others(self.missing),
+            types=others(self.types),
+        )
 
 
 COLUMN_RULES = frozenset(part.name for part in fields(ColumnSettings) if part.metadata.get("by_column"))

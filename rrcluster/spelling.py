@@ -6,6 +6,7 @@ nothing of types, but this text.
 """
 
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +40,15 @@ def spelling(value: Any) -> str | None:
         return "0" if text == "-0" else text
     midnight = _MIDNIGHT.fullmatch(text)
     return midnight[1] if midnight else text
+
+
+def instant(text: str) -> datetime | None:
+    """The instant of an ISO date or time, in universal time; None for other text."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _shortest(value: float) -> str:

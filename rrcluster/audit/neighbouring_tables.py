@@ -71,6 +71,9 @@ def _of_cells(rng: Rng, rules: dict[str, Any]) -> dict[str, Any]:
     optional = ("missing", "scale", "time", "features", "test_share")
     rules = {name: rule for name, rule in rules.items() if name not in optional or rng.random() < 0.5}
     known = {name: values for name, values in rules["categories"].items() if rng.random() < 0.3}
+    dated = {name: ["year", "month", "weekday", "hour"] for name in rules.get("features", ()) if "x" in name}
+    if rng.random() < 0.3 and dated:
+        known, rules = {}, {name: rule for name, rule in rules.items() if name != "missing"} | {"types": dated}
     return rules | {"encoding": "cells", "categories": known}
 
 

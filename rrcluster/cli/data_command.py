@@ -168,4 +168,6 @@ def _spell(name: str, value: Any) -> str:
         return "-"
     if name == "bytes" and isinstance(value, int):
         return f"{value / 1e6:.1f} MB"
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return {True: "yes", False: "NO"}[value] if isinstance(value, bool) else str(value)

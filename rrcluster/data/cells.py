@@ -5,7 +5,6 @@ categories, dates) is better and costs nothing.
 """
 
 import re
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
@@ -26,12 +25,13 @@ from rrcluster.data.encoding import (
     rows_of_lists,
     scaled,
     trimmed_texts,
+    without_dates,
 )
 from rrcluster.data.federated import TableColumns
 from rrcluster.data.table_files import arrow
 from rrcluster.errors import DataError
 from rrcluster.settings import ColumnSettings
-from rrcluster.spelling import MISSING, spelling
+from rrcluster.spelling import MISSING, instant, spelling
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_BUCKETS, _INDICATORS = 16, 1024
@@ -58,6 +58,7 @@ def encode_cells(
     rules; every number is finite in float32, NaN where a cell is none (larger ones, and infinite ones, become the
     largest); one value is encoded alike whether a table holds it as text or in a type of its own.
     """
+    table, names, columns = without_dates(table, names, columns, row=row)
     declared = columns.vocabulary.keys() | columns.ranges.keys()
     labels = {name: _labels(table.column(name), name, columns) for name in names}
     buckets = buckets_for(sum(len(labels[name]) for name in names if name not in declared))
@@ -82,6 +83,7 @@ def encode_cells(
 
 def cell_columns(columns: ColumnSettings) -> TableColumns:
     """What is public about the cells of declared features, none of which holds lists, before any table is read."""
+    columns = columns.without_dates()
     declared = columns.vocabulary.keys() | columns.ranges.keys()
     labels = {
         name: [*columns.vocabulary[name], "(other)"] if name in columns.vocabulary else [name]
@@ -200,9 +202,9 @@ def parsed_cells(
     groups = np.split(odd[order], np.cumsum(np.bincount(places, minlength=len(spellings)))[:-1])
     others: dict[str, NDArray[np.int64]] = {}
     for text, rows in zip(spellings, groups, strict=False):
-        days = _days(text) if dates else None
-        if days is not None:
-            values[rows] = days
+        moment = instant(text) if dates else None
+        if moment is not None:
+            values[rows] = moment.timestamp() / _DAY
         else:
             spelled = _spelled(text)
             others[spelled] = np.concatenate([others[spelled], rows]) if spelled in others else rows
@@ -225,12 +227,3 @@ def _spelled(text: str) -> str:
     plain = spelling(text) or ""
     instant = _INSTANT.fullmatch(plain)
     return plain if instant is None else f"{instant[1]} {instant[2]}{(instant[3] or '').rstrip('.0')}{instant[4]}"
-
-
-def _days(text: str) -> float | None:
-    """The days since 1970 of an ISO date or instant, in universal time; None for other text."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / _DAY

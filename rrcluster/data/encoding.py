@@ -5,7 +5,8 @@ Errors name the column, and the row and client at fault, never the value of a ce
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 
 from rrcluster.data.table_files import FILE_NAME, arrow
 from rrcluster.errors import DataError, UnfitRows
-from rrcluster.settings import ColumnSettings
-from rrcluster.spelling import MISSING, spelling
+from rrcluster.settings import DATE_PARTS, ColumnSettings
+from rrcluster.spelling import MISSING, instant, spelling
 
 Numbers = NDArray[Any]
 Row = Callable[[int], str]  # how errors name a row
@@ -27,6 +28,7 @@ _MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
 
 def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
     """(rows, width) the features side by side: a number, a list of numbers, or one-hot values of a vocabulary."""
+    table, names, columns = without_dates(table, names, columns, row=row)
     cells: dict[str, Names | NDArray[np.float64]] = {
         name: (read_names if name in columns.vocabulary else read_numbers)(table.column(name), name, columns, row=row)
         for name in names
@@ -45,6 +47,49 @@ def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, ro
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
+def without_dates(
+    table: Any, names: list[str], columns: ColumnSettings, *, row: Row
+) -> tuple[Any, list[str], ColumnSettings]:
+    """The features and their rules with a column for each declared part of a date (`ColumnSettings.without_dates`).
+
+    Where a cell is no date, its parts have no value, unless `missing` gives a date.
+    """
+    pa = arrow()
+    parts = {name: columns.date_parts[name] for name in names if name in columns.date_parts}
+    if not parts:
+        return table, names, columns
+    plain = replace(columns, features=tuple(names)).without_dates()
+    made = {name: table.column(name) for name in names if name not in parts}
+    for name in parts:
+        cells, fill = read_names(table.column(name), name, columns, row=row), instant(columns.fills.get(name, ""))
+        moments = [instant(text) or fill for text in cells.spellings]
+        if columns.encoding != "cells" and None in moments:
+            raise _missing(name, np.array([moment is None for moment in moments])[cells.codes], row=row, what="date")
+        for part in parts[name]:
+            values = pa.array([None if moment is None else date_part(moment, part) for moment in moments], pa.string())
+            made[f"{name} {part}"] = pa.chunked_array([values.take(pa.array(cells.codes))])
+    return pa.table(made), list(plain.features), plain
+
+
+def date_part(moment: datetime, part: str) -> str:
+    """The year, month, weekday or hour of an instant."""
+    return DATE_PARTS[part][moment.weekday()] if part == "weekday" else str(getattr(moment, part))
+
+
+def outside_rules(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> dict[str, float]:
+    """By column the share of rows with a value outside its vocabulary, or with no date where parts of dates are read.
+
+    Of raw rows: for rehearsals alone.
+    """
+    shares = {}
+    for name in names:
+        if name in columns.vocabulary or name in columns.date_parts:
+            cells = read_names(table.column(name), name, columns, row=row)
+            known = columns.vocabulary.get(name) or [text for text in cells.spellings if instant(text)]
+            shares[name] = float((~cells.missing & (cells.places(dict.fromkeys(known, 0)) < 0)).mean())
+    return shares
+
+
 def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) -> list[str]:
     """`column=kind` for the columns of a typed table that are not text and were not declared to be what they are.
 
@@ -54,7 +99,7 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
     found = {name: kind for name, kind in found.items() if kind is not None}
     for name, kind in found.items():
         declared = columns.kinds.get(name, kind)
-        if kind != declared:
+        if kind != declared and (kind, declared) != ("text", "date"):  # which is read cell by cell
             raise DataError(
                 f"types = {name}={declared} was declared, and the column holds {kind}: whatever wrote the table may "
                 f"have inferred that from all rows. Write it as {declared}, or declare another type for a new run."
@@ -316,13 +361,15 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, *, row: Row) -> None:
         raise DataError(f"column {name!r}: {row(int(missing.argmax()))} has no value; correct or remove the row.")
 
 
-def _missing(name: str, rows: NDArray[np.bool_], *, row: Row, others: Sequence[str] = ()) -> UnfitRows:
+def _missing(
+    name: str, rows: NDArray[np.bool_], *, row: Row, others: Sequence[str] = (), what: str = "value"
+) -> UnfitRows:
     flags = "".join(f" {other}=VALUE" for other in others)  # of the other columns that have such rows
     text = (
-        f"column {name!r}: {row(int(rows.argmax()))} has no value; remove the row, or say what a missing value stands "
-        f"for (--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
+        f"column {name!r}: {row(int(rows.argmax()))} has no {what}; remove the row, or say what a missing {what} "
+        f"stands for (--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
     )
-    return UnfitRows(text, column=name, rule="no value, and no rule says what that stands for", rows=rows)
+    return UnfitRows(text, column=name, rule=f"no {what}, and no rule says what that stands for", rows=rows)
 
 
 def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = "") -> DataError:

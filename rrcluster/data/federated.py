@@ -219,7 +219,8 @@ class FederatedData:
     `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
     names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
-    taken from the clients' data instead, each with the way to declare it. `columns` says what inputs mean that are
+    taken from the clients' data instead, each with the way to declare it; `outside_rules` has by column the share of
+    rows with a value that its rule does not name: private. `columns` says what inputs mean that are
     values and codes of cells, with NaN for missing values; else inputs are finite. `encoder` has the public rules by
     which a table's rows became inputs, nothing left to default.
 
@@ -242,6 +243,7 @@ class FederatedData:
     layout: Layout | None = None
     clients: tuple[str, ...] = ()
     counted: Mapping[str, str] = field(default_factory=dict)
+    outside_rules: Mapping[str, float] = field(default_factory=dict)
     columns: TableColumns | None = None
     encoder: ColumnSettings | None = None
     held_out: bool = False

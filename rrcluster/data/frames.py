@@ -17,6 +17,7 @@ from rrcluster.data.encoding import (
     encode_target,
     encode_test_rows,
     in_order,
+    outside_rules,
     read_names,
     undeclared_kinds,
 )
@@ -41,7 +42,7 @@ class ColumnRules(TypedDict, total=False):
     test_share: float
     time: str
     group: str
-    types: Mapping[str, str]
+    types: Mapping[str, str | Sequence[str]]
     encoding: str
 
 
@@ -70,7 +71,7 @@ def from_frame(
     values and codes (`TableColumns`), for methods that read those.
 
     `types` declares the kind of every column that is not text (`{"age": "number"}`), which a secure run needs: programs
-    infer types from all rows.
+    infer types from all rows. `{"flown": "date"}` reads dates as days, `{"flown": ["month", "weekday"]}` these parts.
 
     Guarantees: every cell is read by its own value (`rrcluster.spelling`), so that at declared types and classes one
     client's rows change nothing of the others'; nothing else is computed from clients' values; a client's held-out
@@ -186,7 +187,8 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         columns=facts,
     )
     encoder = row_rules(replace(columns, features=tuple(features), classes=classes))
-    data = replace(data, clients=tuple(names), counted=counted, encoder=encoder)
+    outside = outside_rules(table, features, columns, row=row)
+    data = replace(data, clients=tuple(names), counted=counted, encoder=encoder, outside_rules=outside)
     held_out = columns.test_column is not None or columns.held_out > 0
     data = replace(data, held_out=held_out, ordered=columns.time is not None)
     if columns.group is None:
@@ -199,8 +201,9 @@ def row_rules(columns: ColumnSettings) -> ColumnSettings:
     """Of the settings of a table those that say what a row by itself means: all of them public."""
     fills = tuple(text for text in columns.missing if text.partition("=")[0] in columns.features)
     columns = replace(columns, encoding="cells" if columns.encoding == "cells" else "declared")
-    dates = tuple(text for text in columns.types if text.endswith("=date") and text[:-5] in columns.features)
-    return replace(columns, missing=fills, types=dates, test_column=None, test_share=0.0, time=None, group=None)
+    dates = {name for name, kind in columns.kinds.items() if kind == "date" and name in columns.features}
+    types = tuple(text for text in columns.types if text.partition("=")[0] in dates)
+    return replace(columns, missing=fills, types=types, test_column=None, test_share=0.0, time=None, group=None)
 
 
 def encoded_rows(table: Any, encoder: ColumnSettings, *, row: Row) -> NDArray[np.float32]:

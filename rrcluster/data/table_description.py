@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from rrcluster.data.cells import looks_numeric, parsed_cells
-from rrcluster.data.encoding import family, in_order, is_list, read_names
+from rrcluster.data.encoding import date_part, family, in_order, is_list, read_names
 from rrcluster.data.table_files import is_row_number, is_typed, read_table, table_names
-from rrcluster.settings import ColumnSettings
+from rrcluster.settings import DATE_PARTS, ColumnSettings
+from rrcluster.spelling import instant
 
 _FEW_CLIENTS, _FEW_VALUES = 200, 20
 
@@ -30,6 +31,8 @@ class ColumnFacts:
     text: int
     missing: int
     distinct: int  # texts and numbers
+    dates: int  # of the text
+    parts: tuple[str, ...]  # of its dates that differ, where most cells are dates
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,11 @@ def _facts(column: Any, name: str) -> ColumnFacts:
     values, texts = parsed_cells(column, name)
     numbers, others = int(np.isfinite(values).sum()), sum(map(len, texts.values()))
     distinct = len(np.unique(values[np.isfinite(values)])) + len(texts)
-    return ColumnFacts(name, numbers, others, len(values) - numbers - others, distinct)
+    moments = {text: moment for text in texts if (moment := instant(text)) is not None}
+    dates = sum(len(texts[text]) for text in moments)
+    parts = [part for part in DATE_PARTS if len({date_part(moment, part) for moment in moments.values()}) > 1]
+    mostly = tuple(parts) if 2 * dates > numbers + others else ()
+    return ColumnFacts(name, numbers, others, len(values) - numbers - others, distinct, dates, mostly)
 
 
 def _roles(names: list[str], client: str | None, target: str | None, *, per_file: bool) -> Iterator[str]:
@@ -116,15 +123,21 @@ def _column(column: ColumnFacts, rows: int) -> Iterator[str]:
     name = repr(column.column)
     if column.distinct <= 1:
         yield f"{name} has one value at most; leave it out of features."
+    if column.parts and column.dates < column.text:
+        yield f"{name} has ISO dates (2024-01-31), and other text in {column.text - column.dates} cells; correct these."
     if _is_id(column, rows):
         yield f"{name} differs in every row, like an id or a row number; leave it out of features."
-    if column.text and column.numbers > column.text:
+    if column.text and column.numbers > column.text and not column.parts:
         yield f"{name} has text in {column.text} of its cells beside numbers; look at them."
 
 
 def _is_id(column: ColumnFacts, rows: int) -> bool:
     unnamed = is_row_number(column.column)
-    return column.distinct == rows > 1 and (unnamed or column.text == rows or column.column.lower().endswith("id"))
+    return (
+        column.distinct == rows > 1
+        and not column.parts
+        and (unnamed or column.text == rows or column.column.lower().endswith("id"))
+    )
 
 
 def _settings(
@@ -140,7 +153,8 @@ def _settings(
     """YAML with what has to be declared left as comments; with `fill` from clients' values, which it says."""
     used = [column for column in columns if column.distinct > 1 and not _is_id(column, len(table))]
     numbers = [column.column for column in used if column.numbers > column.text]
-    texts = [column.column for column in used if column.numbers <= column.text and column.distinct <= _FEW_VALUES]
+    few = [column for column in used if column.distinct <= _FEW_VALUES and not column.parts]
+    texts = [column.column for column in few if column.numbers <= column.text]
     left_out = {client, target, *(column.column for column in columns if column not in used)}
     settings: dict[str, Any] = {
         "data": str(path),
@@ -150,9 +164,10 @@ def _settings(
     }
     if "number" in str(facts.get("target")):
         settings["regression"] = True
-    if is_typed(path):
-        kinds = {name: family(table.column(name).type, name) for name in table.column_names}
-        settings["types"] = {name: kind for name, kind in kinds.items() if kind not in (None, "text")}
+    kinds = {name: family(table.column(name).type, name) for name in table.column_names if is_typed(path)}
+    types: dict[str, Any] = {name: kind for name, kind in kinds.items() if kind not in (None, "text")}
+    types |= {column.column: list(column.parts) for column in used if column.parts}
+    settings |= {"types": types} if types else {}
     if fill:
         settings |= _filled(table, target if "regression" not in settings else None, numbers, texts)
     lines = [

@@ -5,7 +5,7 @@ Light: without torch, so that a wrong path or column is reported at once. No err
 
 import gzip
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from csv import Error as CsvError
 from csv import reader
 from difflib import get_close_matches
@@ -105,9 +105,13 @@ def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str)
     roles["time"] = columns.time
     named = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
     named += [("features", name) for name in columns.features]
-    for rule in ("vocabulary", "ranges", "fills"):
-        spoken = {"vocabulary": "categories", "ranges": "scale", "fills": "missing"}[rule]
-        named += [(spoken, name) for name in getattr(columns, rule)]
+    rules: dict[str, Mapping[str, object]] = {
+        "categories": columns.vocabulary,
+        "scale": columns.ranges,
+        "missing": columns.fills,
+        "types": columns.kinds,
+    }
+    named += [(rule, name) for rule, entries in rules.items() for name in entries]
     for role, name in named:
         if name not in names:
             alike = [other for other in names if other.strip().lower() == name.strip().lower()]

@@ -73,7 +73,7 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = agreed_rules(columns)
+    declared = agreed_rules(columns).without_dates()
     if not declared.features or declared.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "

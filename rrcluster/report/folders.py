@@ -105,9 +105,9 @@ class Run:
 
     @property
     def private_accuracy(self) -> float | None:
-        """The accuracy that was released within the budget; None without private evaluation."""
+        """The accuracy that was released within the budget, cut to 0..1 where noise took it beyond."""
         evaluation = self.summary.get("private_evaluation")
-        return number(evaluation.get("accuracy")) if self.private and isinstance(evaluation, Mapping) else None
+        return _released_accuracy(evaluation) if self.private else None
 
     @property
     def judged_rows(self) -> str:
@@ -286,8 +286,13 @@ def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
         denominators=numbers(entry.get("denominators")),
-        accuracy=number(evaluation.get("accuracy")) if isinstance(evaluation, Mapping) else None,
+        accuracy=_released_accuracy(evaluation),
     )
+
+
+def _released_accuracy(evaluation: Any) -> float | None:
+    value = number(evaluation.get("accuracy")) if isinstance(evaluation, Mapping) else None
+    return None if value is None else min(max(value, 0.0), 1.0)
 
 
 def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:

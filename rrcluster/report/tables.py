@@ -300,8 +300,8 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     released = ""
     if any(map(_released, groups)):
         released = (
-            f"{_released_label(groups).removesuffix(' (%)')}: noisy, released within the epsilon of its run "
-            f"(docs/choosing.md){_judged_on(groups)}; none for a row of several runs, whose costs add up."
+            f"{_released_label(groups).removesuffix(' (%)')}: noisy (cut to 0 and 100), released within the epsilon of "
+            f"its run (docs/choosing.md){_judged_on(groups)}; none for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]

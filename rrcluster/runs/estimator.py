@@ -12,10 +12,12 @@ from rrcluster.errors import ConfigError, DataError, install_extra
 from rrcluster.runs.load import TrainedModels, load
 from rrcluster.runs.predictions import Predictions
 from rrcluster.runs.run import run
+from rrcluster.settings import COLUMN_RULES
 from rrcluster.types import Array
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.metrics import accuracy_score, r2_score
     from sklearn.utils import ClassifierTags, RegressorTags
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -51,9 +53,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         table = _columns(self, X) | {_TARGET: y}
         table[_CLIENT] = np.arange(len(y)) if groups is None else _listed(groups)
         check_consistent_length(table[_TARGET], table[_CLIENT])
-        data = from_frame(table, _CLIENT, _TARGET, encoding="cells", test_share=0.0, **about)
         chosen: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta, "seed": self.random_state}
         chosen |= {"algorithm": "mixed-effects", "references": False} | dict(self.settings or {})
+        rules: dict[str, Any] = {name: chosen.pop(name) for name in COLUMN_RULES & chosen.keys()}
+        data = from_frame(table, _CLIENT, _TARGET, encoding="cells", test_share=0.0, **about, **rules)
         with tempfile.TemporaryDirectory() as place:
             out = self.folder or str(Path(place) / "run")
             made = run(data=data, out=out, progress=False, **chosen)
@@ -116,6 +119,10 @@ class RRClusterClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         places = self.predict_proba(X, groups).argmax(axis=1)
         return np.asarray(self.classes_[places])
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> float:
+        """Accuracy on rows X of these clients, whose classes are y."""
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
 
 class RRClusterRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """Numbers for rows; all else as `RRClusterClassifier`."""
@@ -134,6 +141,10 @@ class RRClusterRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     def predict(self, X: Any, groups: Any = None) -> Array:
         """(n,) numbers."""
         return self._scored(X, groups).outputs
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None) -> float:
+        """R2 on rows X of these clients, whose numbers are y."""
+        return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
 
 def _columns(estimator: Any, X: Any, *, reset: bool = True) -> dict[str, Any]:

@@ -476,12 +476,18 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
 
 
 def check_declared(data: FederatedData, *, secure: bool) -> None:
-    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+    """Warn of constants taken from the data and of values that no rule names; in a secure run refuse the former alone.
 
     In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
     """
     if secure:
         refuse_undeclared(data)
+        return
+    for name, share in data.outside_rules.items():
+        dates = data.encoder is not None and name in data.encoder.date_parts
+        what = "no ISO date, which counts as missing" if dates else "a value outside its categories, read as (other)"
+        if share:
+            warnings.warn(f"column {name!r}: {share:.2%} of rows have {what}.", NotDeclared, stacklevel=3)
     for name, text in undeclared(data).items():
         if name in ("regression", "features") or (name != "types" and data.num_classes):
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)

@@ -248,8 +248,10 @@ def accuracy_text(progress: Progress) -> str:
 
 
 def private_text(evaluation: NoisyEvaluation, before: str = "") -> str:
-    """A released accuracy with its error."""
-    return f"{before}{evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
+    """A released accuracy with its error, cut to 0..1 where noise took it beyond."""
+    within = min(max(evaluation.accuracy, 0.0), 1.0)
+    note = ", cut" if within != evaluation.accuracy else ""
+    return f"{before}{within:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private{note})"
 
 
 def diagnostic_text(evaluation: Evaluation, before_accuracy: str = "") -> str:

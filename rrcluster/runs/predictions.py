@@ -171,16 +171,17 @@ def _checked_encoder(models: "TrainedModels") -> ColumnSettings:
 def preprocessing(models: "TrainedModels") -> dict[str, Any]:
     """How a row's cells become the network's inputs, and what its outputs are, as plain data for other programs."""
     encoder = _checked_encoder(models)
-    cells, form, columns = encoder.encoding == "cells", models.model.form, []
-    for name in encoder.features:
-        about: dict[str, Any] = {"column": name}
-        if name in encoder.vocabulary:
-            about["values"] = list(encoder.vocabulary[name])
-        elif name in encoder.ranges:
-            about["scale"] = list(encoder.ranges[name])
-        elif cells:
+    cells, form, columns, rules = encoder.encoding == "cells", models.model.form, [], encoder.without_dates()
+    parts = [(name, part) for name in encoder.features for part in encoder.date_parts.get(name, ("",))]
+    for (name, part), label in zip(parts, rules.features, strict=True):
+        about: dict[str, Any] = {"column": name} | ({"part": part} if part else {})
+        if label in rules.vocabulary:
+            about["values"] = list(rules.vocabulary[label])
+        elif label in rules.ranges:
+            about["scale"] = list(rules.ranges[label])
+        elif cells and not part:
             about["text_key"] = text_key(name).hex()
-        about |= {"date": True} if encoder.kinds.get(name) == "date" else {}
+        about |= {"date": True} if rules.kinds.get(name) == "date" else {}
         columns.append(about | ({"missing": encoder.fills[name]} if name in encoder.fills else {}))
     low, high = encoder.ranges.get(str(encoder.target), (0.0, 1.0))
     return {
@@ -188,7 +189,8 @@ def preprocessing(models: "TrainedModels") -> dict[str, Any]:
         "inputs": _INPUTS_OF_CELLS if cells else "float32: what every column gives, in this order",
         "columns": columns,
         "column": "values: 1 for the value of the cell, 0 for the others, then 1 if it is none of them; scale: "
-        "(number - low) / (high - low); date: days since 1970; missing: what an empty cell stands for",
+        "(number - low) / (high - low); date: days since 1970; part: of a date in universal time (year, "
+        "month, weekday, hour), and an empty cell where there is no date; missing: what an empty cell stands for",
         "empty": sorted(MISSING),
         "number": NUMBER,
         "text": "without space around it; true and false in small letters, which are the numbers 1 and 0; decimal "

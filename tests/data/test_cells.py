@@ -115,6 +115,79 @@ def test_declared_dates_are_days(tmp_path):
     assert (codes[:, 0] > 0).tolist() == [True] * 4 + [False, True]
 
 
+DATES = ["2024-01-31", "2024-02-03T23:30:00-02:00", "20240701", "", "31.01.2024", "5"]
+PARTS = ["year", "month", "weekday", "hour"]
+
+
+def test_declared_parts_of_dates_are_numbers_and_categories(tmp_path):
+    """Year, month, weekday and hour in universal time, a cell that is no date as a missing one."""
+    data = population({"d": DATES}, types={"d": PARTS})
+    names = ["d year", *(f"d month={month}" for month in [*range(1, 13), "(other)"])]
+    assert list(data.columns.names[:14]) == names
+    assert data.columns.names[14:16] == ("d weekday=Monday", "d weekday=Tuesday")
+    assert data.columns.width == 1 + 13 + 8 + 25
+    values, codes = rows(data)
+    marked = [{data.columns.names[place] for place in np.flatnonzero(row == 1)} for row in values]
+    assert marked[:2] == [
+        {"d month=1", "d weekday=Wednesday", "d hour=0"},
+        {"d month=2", "d weekday=Sunday", "d hour=1"},
+    ]
+    assert marked[2] == {"d month=7", "d weekday=Monday", "d hour=0"}
+    assert values[:3, 0].tolist() == [2024, 2024, 2024]
+    assert np.isnan(values[3:]).all()
+    assert not codes.any()
+    assert data.outside_rules == {"d": pytest.approx(2 / 6)}  # the empty one is missing, as its rule says
+    filled, _ = rows(
+        population({"d": DATES}, types={"d": PARTS}, missing={"d": "2023-12-25"}, scale={"d": (2020, 2030)})
+    )
+    np.testing.assert_allclose(filled[:, 0], [0.4, 0.4, 0.4, 0.3, 0.3, 0.3])
+    assert filled[3:, names.index("d month=12")].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("typed", ["date", "datetime", "text"])
+def test_parts_of_dates_are_the_same_in_every_type_and_encoding(typed):
+    moments = [datetime(2024, 1, 31), datetime(2023, 7, 2), None]
+    cells = {"date": [moment and moment.date() for moment in moments], "datetime": moments}
+    cells["text"] = [moment and moment.isoformat() for moment in moments]
+    rules = {"types": {"d": ["month", "weekday"]}, "missing": {"d": "2024-01-01"}, "classes": [0, 1]}
+    data = rr.from_frame({"who": ["a", "b", "c"], "label": [0, 1, 0], "d": cells[typed]}, "who", "label", **rules)
+    inputs = np.concatenate([data.store.client(client)[0] for client in range(3)])
+    assert [np.flatnonzero(row).tolist() for row in inputs] == [[0, 13 + 2], [6, 13 + 6], [0, 13 + 0]]
+    cells_too, codes = rows(population({"d": cells[typed]}, **rules))
+    np.testing.assert_array_equal(cells_too, inputs)
+    assert not codes.any()
+
+
+def test_parts_of_dates_that_cannot_be(tmp_path):
+    for rules, way_out in (
+        ({"types": {"d": ["month", "day"]}}, "parts of dates: year,month,weekday,hour"),
+        ({"types": {"d": ["month", "month"]}}, "parts of dates"),
+        ({"types": {"d": "month"}, "scale": {"d": (0, 1)}}, "scale means nothing for month"),
+        ({"types": {"d": "month"}, "categories": {"d": ["a"]}}, "categories means nothing for month"),
+        ({"types": {"d": "month"}, "missing": {"d": 7}}, "must be a date"),
+        ({"types": {"e": "month"}}, "types = 'e' is not a column"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=way_out):
+            population({"d": DATES}, **rules)
+    with pytest.raises(DataError, match=r"row 4 .* has no date; remove the row, or say what a missing date"):
+        rr.from_frame({"who": list("abcdef"), "label": [0, 1] * 3, "d": DATES}, "who", "label", types={"d": "month"})
+
+
+def test_rows_outside_the_rules_are_counted_in_rehearsals_alone(recwarn):
+    from rrcluster.runs.experiment import check_declared
+
+    table = {"d": DATES, "colour": ["red", "blue", "", "rot", "red", "red"]}
+    kinds = {"d": PARTS, "label": "number"}
+    data = population(table, types=kinds, categories={"colour": ["red", "blue"]})
+    check_declared(data, secure=True)
+    assert not recwarn
+    check_declared(data, secure=False)
+    assert sorted(str(warned.message) for warned in recwarn) == [
+        "column 'colour': 16.67% of rows have a value outside its categories, read as (other).",
+        "column 'd': 33.33% of rows have no ISO date, which counts as missing.",
+    ]
+
+
 @pytest.mark.parametrize(
     "odd", ["", "x", "7.5", "True", "1e400", "INF", "nan", "NAN", "-nan", "２", " 3", "+4", "1_000", "0x10", "1."]
 )

@@ -70,6 +70,15 @@ def test_the_settings_run_once_they_are_edited(tmp_path, monkeypatch, capsys):
     assert main(["run", "t.yaml", "--device", "cpu", "-q"]) == 0
 
 
+def test_dates_are_proposed_as_the_parts_that_differ(tmp_path):
+    days = ["2024-01-31", "2024-02-01", "2024-03-01 10:00:00", "soon"]
+    lines = [f"c{row % 210},{days[row % 4]},{row % 2}" for row in range(630)]
+    (tmp_path / "t.csv").write_text("who,flown,y\n" + "\n".join(lines) + "\n")
+    found = describe_table(tmp_path / "t.csv", "who", "y")
+    assert found.problems == ("'flown' has ISO dates (2024-01-31), and other text in 157 cells; correct these.",)
+    assert yaml.safe_load(found.settings)["types"] == {"flown": ["month", "weekday", "hour"]}
+
+
 def test_types_and_folders(tmp_path):
     table = pa.table({"who": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5], "v": [[1, 2], [3, 4]]})
     __import__("pyarrow.parquet").parquet.write_table(table, tmp_path / "t.parquet")

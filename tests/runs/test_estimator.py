@@ -57,10 +57,25 @@ def test_an_estimator_predicts_what_its_run_does(table, tmp_path, kind):
         np.testing.assert_allclose(made.predict_proba(unseen, groups=groups[later]), wanted.outputs, atol=1e-6)
         assert (got == wanted.prediction).all()
         assert (got == y[later]).mean() > (made.predict(unseen) == y[later]).mean() + 0.05
+        assert made.score(unseen, y[later], groups=groups[later]) == (got == y[later]).mean()
     else:
         np.testing.assert_allclose(got, wanted.prediction, atol=1e-5)
         errors = [((values - y[later]) ** 2).mean() for values in (got, made.predict(unseen))]
         assert errors[0] < 0.6 * errors[1], errors
+        scores = [made.score(unseen, y[later]), made.score(unseen, y[later], groups=groups[later])]
+        np.testing.assert_allclose(scores, [1 - error / y[later].var() for error in errors[::-1]])
     again = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(again.predict(unseen, groups=groups[later]), got)
     assert clone(made).set_params(epsilon=2).get_params()["epsilon"] == 2
+
+
+def test_rules_of_columns_are_settings(table, tmp_path):
+    X, level, groups = table
+    days = pd.date_range("2024-01-01", periods=1000)
+    X = X.iloc[:1000].assign(day=days.strftime("%Y-%m-%d"))
+    settings = {"types": {"day": "weekday"}, "categories": {"farbe": ["rot", "grün"]}, "num_clusters": 1}
+    with pytest.warns(rr.errors.NotDeclared, match=r"'farbe': [0-9.]+% of rows have a value outside"):
+        made = rr.RRClusterClassifier(epsilon=8, settings=settings).fit(X, level[:1000] > 0.3, groups=groups[:1000])
+    assert made.labelled_.columns.names[5:7] == ("day weekday=Monday", "day weekday=Tuesday")
+    later = X.assign(day=days.date)
+    np.testing.assert_array_equal(made.predict_proba(X, groups[:1000]), made.predict_proba(later, groups[:1000]))

@@ -19,14 +19,20 @@ import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")  # of unseen categories
 ROWS, CLIENTS = 10_000, 300
-FEATURES = ("age", "income", "colour", "shop", "since")
+FEATURES = ("age", "income", "colour", "shop", "since", "seen")
 RULES = {
-    "cells": {"scale": {"age": (0, 100)}, "categories": {"colour": ["red", "grün", "12", "true"]}},
+    "cells": {
+        "scale": {"age": (0, 100)},
+        "categories": {"colour": ["red", "grün", "12", "true"]},
+        "types": {"seen": "year"},
+    },
     "declared": {
         "scale": {"age": (0, 100), "income": (0, 1000)},
         "categories": {"colour": ["red", "grün", "12", "true"], "shop": ["Łódź", "a, b"], "since": ["2024-01-31"]},
-        "missing": {"age": 40, "income": -1, "colour": "red", "shop": "Łódź"},
+        "missing": {"age": 40, "income": -1, "colour": "red", "shop": "Łódź", "seen": "2024-02-29"},
+        "types": {"seen": ["month", "weekday"]},
     },
 }
 TASKS = {
@@ -52,6 +58,7 @@ def rows():
             "colour": rng.choice(["red", "grün", "12.0", "TRUE", "", "неизвестно", " red "], ROWS),
             "shop": rng.choice(["Łódź", "a, b", "日本", "007", "7", "7.10", "null", 'say "x"'], ROWS),
             "since": rng.choice(["2024-01-31", "2024-01-31 00:00:00", "2023-05-06T07:08:09", "soon"], ROWS),
+            "seen": rng.choice(["2024-06-03 22:10:00+05:00", "2021-12-31", "20240229", "03.06.2024", "5", "NA"], ROWS),
             "yes": np.where(score > 0, "yes", "no"),
             "size": np.select([score < -0.7, score < 0.7], ["S", "M"], "L"),
             "price": np.round(100 + 20 * score, 3),
@@ -95,12 +102,23 @@ def cell_name(text):
     return text.removesuffix(" 00:00:00")
 
 
+def part_of_date(text, column):
+    for given in (text.strip(), str(column.get("missing", ""))):
+        with contextlib.suppress(ValueError):
+            moment = datetime.fromisoformat(given)
+            moment = moment.astimezone(UTC) if moment.tzinfo else moment
+            return {"weekday": f"{moment:%A}"}.get(column["part"]) or str(getattr(moment, column["part"]))
+    return ""
+
+
 def by_the_file(about, frame):
     """The inputs of rows by the JSON file alone: an implementation of its own."""
     values, codes = [], []
     for column in about["columns"]:
         cells = frame[column["column"]].tolist()
         cells = [column.get("missing", cell) if cell.strip() in about["empty"] else cell for cell in map(str, cells)]
+        if "part" in column:
+            cells = [part_of_date(str(cell), column) for cell in cells]
         empty = [str(cell).strip() in about["empty"] for cell in cells]
         names = [cell_name(str(cell)) for cell in cells]
         if "values" in column:
