@@ -490,8 +490,9 @@ class PrivacySettings:
     """Rounds (T)."""
     epsilon: float | None = None
     """Target epsilon; the noise is calibrated to it. Default 4, unless noise_multiplier is given."""
-    delta: float = 1e-4
-    """Target delta; at most 1/(10 M) is advised, more than 1/M refused."""
+    delta: float | None = None
+    """Target delta; at most 1/(10 M) is advised, more than 1/M refused. Default 1e-4; above 10,000 clients the largest
+    power of ten that is at most 1/(10 M)."""
     noise_multiplier: float | None = None
     """Noise std / sensitivity (of the whole round), instead of epsilon."""
     update_clip: float = 0.4
@@ -527,7 +528,7 @@ class PrivacySettings:
             )
         checks.one_of(get_args(Participation), participation=self.participation)
         checks.slots(self.participation, self.slots, num_rounds=self.num_rounds, reserve_rounds=self.reserve_rounds)
-        checks.positive(delta=self.delta)
+        checks.if_given(checks.positive, delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
         checks.one_of(get_args(Identifier), identifier=self.identifier)
@@ -561,6 +562,15 @@ class PrivacySettings:
         if self.mechanism == "none" or self.noise_multiplier is not None:
             return self.epsilon
         return 4.0 if self.epsilon is None else self.epsilon
+
+    def target_delta(self, num_clients: int) -> float:
+        """The delta given, else the default for so many clients."""
+        return usual_delta(num_clients) if self.delta is None else self.delta
+
+
+def usual_delta(num_clients: int) -> float:
+    """1e-4; above 10,000 clients the largest power of ten that is at most 1/(10 M)."""
+    return 1e-4 if num_clients <= 10_000 else float(f"1e-{len(str(10 * num_clients - 1))}")
 
 
 MAX_ROUNDS = 1_000_000

@@ -44,7 +44,7 @@ class Budget:
     mechanism: str  # what is released
     adjacency: str  # which populations are neighbours
     sampling: str  # who takes part in a round
-    delta: float  # as given
+    delta: float
     rows: tuple[BudgetRow, ...]  # one per accountant
     participation: str = "poisson"  # as `--participation` names it
     most_participations: int = 0  # of one client, that an epsilon covers
@@ -55,20 +55,21 @@ class Budget:
 
 
 def account(
-    *, epsilon: float | None = None, noise_multiplier: float | None = None, delta: float = 1e-4, **settings: Any
+    *, epsilon: float | None = None, noise_multiplier: float | None = None, delta: float | None = None, **settings: Any
 ) -> Budget:
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
     Settings are those of `PrivacySettings` by name, num_clients (1000) and num_clusters (4). A setting that no
     accountant could accept raises PrivacyError.
     """
-    rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **(settings | {"max_epsilon": None}))
+    rows = tuple(_row(name, epsilon, noise_multiplier, sample.delta, settings) for name in ACCOUNTANTS)
     event, most = sample.event, max(row.most_participations for row in rows)
-    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows, participation_name(sample), most)
+    way = participation_name(sample)
+    return Budget(sample.mechanism.name, event.adjacency, event.sampling, sample.delta, rows, way, most)
 
 
-def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", **settings: Any) -> float:
+def calibrate(*, epsilon: float, delta: float | None = None, accountant: str = "pld", **settings: Any) -> float:
     """The least noise multiplier (noise std / sensitivity, of the whole round) that costs at most `epsilon`.
 
     Rounded up: it never overspends. Settings as in `account`.

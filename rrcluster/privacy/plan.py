@@ -69,6 +69,8 @@ class PrivacyPlan:
         models are handed out, for which correlated noise is made.
         """
         settings = changed(settings or PrivacySettings(), changes)
+        delta = settings.target_delta(num_clients)
+        settings = replace(settings, delta=delta)
         kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
         check_budget(settings, num_clients, num_clusters, min_cluster_size, noisy=kind.noisy)
         if settings.participation not in kind.participations:
@@ -81,19 +83,19 @@ class PrivacyPlan:
         )
         make = kind.maker(inputs)
         if not kind.noisy:
-            plan = cls(make(0.0), settings.num_rounds, settings.delta)
+            plan = cls(make(0.0), settings.num_rounds, delta)
             if plan.private:
                 raise PrivacyError(
                     f"mechanism = {kind.name} adds no noise and claims to be private; it cannot be both."
                 )
             return plan
-        noise = _resolve_noise(make, settings)
+        noise = _resolve_noise(make, settings, delta)
         if getattr(make(noise), "exact_noise", False) != settings.secure:
             raise PrivacyError(f"secure = true needs exact noise, and mechanism = {kind.name} has none to offer.")
         plan = cls(
             make(noise),
             settings.num_rounds,
-            settings.delta,
+            delta,
             settings.accountant,
             noise,
             secure=settings.secure,
@@ -192,7 +194,7 @@ def check_budget(
     """The checks that need no calibration: sizes that fit, delta, and exactly one budget."""
     _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
     if noisy:
-        _check_delta(settings.delta, num_clients)
+        _check_delta(settings.target_delta(num_clients), num_clients)
     if noisy and (settings.epsilon is None) == (settings.noise_multiplier is None):
         raise ConfigError(
             "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
@@ -225,7 +227,7 @@ def _check_delta(delta: float, num_clients: int) -> None:
         )
 
 
-def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings) -> float:
+def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings, delta: float) -> float:
     if settings.noise_multiplier is not None:
         return settings.noise_multiplier
     from rrcluster.privacy.calibrate import calibrate
@@ -234,7 +236,7 @@ def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings
     return calibrate(
         lambda noise: make(noise).event,
         epsilon=settings.epsilon,
-        delta=settings.delta,
+        delta=delta,
         num_rounds=-(-(settings.num_rounds + settings.reserve_rounds) // settings.num_slots),
         accountant=settings.accountant,
     )

@@ -7,6 +7,7 @@ from rrcluster.privacy.events import ADD_REMOVE, Event
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
+from rrcluster.settings import usual_delta
 
 _SECRET = "Who took part in a round is kept secret."
 _NOTHING_SECRET = (
@@ -247,7 +248,8 @@ def _released(plan: PrivacyPlan) -> list[str]:
 
 def _delta_notes(delta: float, num_clients: int) -> list[str]:
     if delta <= 1 / (10 * num_clients):
-        return []
+        usual = delta == usual_delta(num_clients) != usual_delta(1)
+        return [f"delta = {delta:g} is the default for {num_clients:,} clients: at most 1/(10 M)."] if usual else []
     return [
         f"delta = {delta:g} is weak: between 1/(10 M) = {1 / (10 * num_clients):g} and 1/M = {1 / num_clients:g}. At "
         "1/M, publishing one random client's data outright would satisfy the definition; quote this number only beside "

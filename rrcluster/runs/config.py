@@ -149,6 +149,7 @@ class RunConfig:
         if registry.METHODS.fact(method.algorithm, "reads_cells", False):
             again = self.server.start_from is not None
             privacy = for_questions(privacy, data.population_size, num_rounds=_ROUNDS_AGAIN if again else _ROUNDS)
+        privacy = replace(privacy, delta=privacy.target_delta(data.population_size))
         server = self.server if self.server.start_from is None else replace(self.server, exploration=0.0)
         return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy, server=server)
 

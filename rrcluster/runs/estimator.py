@@ -35,7 +35,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self,
         epsilon: float = 4.0,
         *,
-        delta: float = 1e-3,
+        delta: float | None = None,
         random_state: int = 0,
         folder: str | None = None,
         settings: Mapping[str, Any] | None = None,

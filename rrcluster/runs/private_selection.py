@@ -84,7 +84,7 @@ class _Run:
 def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     """Check the grid, and calibrate one noise for all combinations so that the whole selection meets the target."""
     configs = _configs(grid)
-    privacy = configs[0].privacy
+    privacy, delta = configs[0].privacy, configs[0].privacy.target_delta(configs[0].data.population_size)
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
         plans = [plan_for(_with_noise(config, noise_multiplier)) for config in configs]
@@ -94,9 +94,9 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     target, noise = privacy.target_epsilon, privacy.noise_multiplier
     if noise is None:
         assert target is not None  # `none` was refused
-        noise = calibrate(event, epsilon=target, delta=privacy.delta, num_rounds=1, accountant="rdp")
+        noise = calibrate(event, epsilon=target, delta=delta, num_rounds=1, accountant="rdp")
     charged = event(noise)
-    check_target(epsilon(charged, num_rounds=1, delta=privacy.delta, accountant="rdp"), target)
+    check_target(epsilon(charged, num_rounds=1, delta=delta, accountant="rdp"), target)
     selection = Selection(charged, _BY_EVALUATION, grid.spelled())
     experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
     return Candidates(experiments, selection, grid.out, target)

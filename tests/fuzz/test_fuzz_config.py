@@ -31,9 +31,9 @@ def outcome(case, rng, folder):
             config = from_flat(settings(rng))
         elif kind < 8:
             (folder / "case.yaml").write_text(yaml_text(rng), encoding="utf-8")
-            config = read_command(["case.yaml"]).config if kind < 6 else from_flat(_read(folder))
+            config = read_command(["case.yaml"]).config.resolved() if kind < 6 else from_flat(_read(folder))
         else:
-            config = read_command(["-q", *flags(rng)]).config
+            config = read_command(["-q", *flags(rng)]).config.resolved()
         plan_for(config)
         again = from_flat(yaml.safe_load(yaml.safe_dump(config.flat())))
         assert str(again.flat()) == str(config.flat())  # a secure run's seed of 0 and of nothing are the same

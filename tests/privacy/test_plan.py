@@ -190,6 +190,18 @@ def test_the_statement_says_what_a_reviewer_asks():
     assert not any("is weak" in note for note in told["notes"])
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "delta"),
+    [(200, 1e-4), (10_000, 1e-4), (10_001, 1e-6), (100_000, 1e-6), (100_001, 1e-7), (10**6, 1e-7)],
+)
+def test_the_default_delta_follows_the_number_of_clients(num_clients, delta):
+    plan = build(num_clients=num_clients)
+    assert plan.delta == delta
+    assert any(
+        f"delta = {delta:g} is the default for {num_clients:,} clients" in n for n in statement(plan)["notes"]
+    ) == (num_clients > 10_000)
+
+
 def test_a_weak_delta_runs_and_the_statement_says_so():
     told = statement(build(delta=1e-3))
     assert any("delta = 0.001 is weak" in note for note in told["notes"])
