@@ -295,6 +295,11 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
             raise ValueError("names that are none")
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
+    if not np.isfinite(models.rows).all():
+        raise RunFolderError(
+            f"{path}: has weights that are not finite numbers: training diverged, or the file is damaged. Run again, "
+            "with a lower local_lr if need be."
+        )
     _check_known(run, *declared[:2], given=model is not None)
     local = _local_settings(Path(run) / "config.yaml")
     method = METHODS[declared[1]]

@@ -187,6 +187,18 @@ def test_a_checkpoint_exchanged_after_the_check_is_not_followed(run, tmp_path, m
     assert outside.exists()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_models_that_are_no_finite_numbers_are_refused(run, value):
+    """They would be predicted with, and started from, without a word."""
+    finish(resume(run))
+    path = run / "models.safetensors"
+    tensors, metadata = load_file(path), read_metadata(path)
+    tensors["clustered"][0, 0] = value
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(RunFolderError, match="not finite numbers"):
+        rr.load(run)
+
+
 ESCAPE = "\x1b[2Jnothing here\x07\u202e"
 
 
