@@ -389,10 +389,10 @@ class _Scorer:
             if self.labelled is None or names[place] not in self._places:
                 continue
             own_inputs, own_targets = self.labelled.store.client(self._places[names[place]])
-            scored = Counter(row.tobytes() for row in rows.inputs[start : start + rows.sizes[place]])
+            scored = Counter((row + 0).tobytes() for row in rows.inputs[start : start + rows.sizes[place]])
             kept = []
             for labelled, row in enumerate(own_inputs):
-                if scored[key := row.tobytes()]:
+                if scored[key := (row + 0).tobytes()]:  # -0 is 0
                     scored[key] -= 1
                 else:
                     kept.append(labelled)

@@ -252,6 +252,12 @@ def test_no_row_chooses_the_model_that_scores_it(rows, trained):
         )
 
 
+def test_a_row_is_the_same_with_either_sign_of_zero(rows, trained):
+    models, zero = rr.load(trained("cells", "two")), rows.iloc[:200].assign(income="0")
+    among = models.predict(zero, labelled=zero.assign(income="-0"))
+    assert among.left_out == 200
+
+
 def test_labelled_rows_give_the_cluster_of_assign_and_own_effects(rows, trained, tmp_path):
     models, labelled, scored = rr.load(trained("declared", "two")), rows.iloc[5000:], rows.iloc[:5000]
     rules = {"features": FEATURES, "encoding": "declared"} | RULES["declared"] | TASKS["two"]
