@@ -22,7 +22,7 @@ from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, DataError, NotDeclared, PrivacyError
+from rrcluster.errors import ConfigError, DataError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
@@ -52,7 +52,7 @@ from rrcluster.simulation.simulate import (
     simulate,
     undeclared,
 )
-from rrcluster.storage import read_mapping
+from rrcluster.storage import WAY_OUT, read_mapping
 from rrcluster.types import Models
 
 
@@ -115,6 +115,8 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     check_composable([*parts, (plan.event, plan.num_participations)])
     one_relation({cost.adjacency, plan.event.adjacency})
     noise = read_mapping(Path(run) / "privacy.json")["noise"]
+    if noise.get("count_weight") and "noise_std" not in noise:
+        raise RunFolderError(f"{run}/privacy.json: states no noise_std; the file is damaged. {WAY_OUT}")
     size_noise = noise["noise_std"] / noise["count_weight"] if noise.get("count_weight") else 0.0
     return Start(run, trained.models, parts, summary, size_noise)
 

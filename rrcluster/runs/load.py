@@ -40,7 +40,7 @@ from rrcluster.runs.predictions import Predictions, predict_rows, preprocessing
 from rrcluster.settings import ColumnSettings, declared_columns, refuse_files
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.simulation.personalise import personalise_clients
-from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
+from rrcluster.storage import WAY_OUT, explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
 from rrcluster.types import Array, Models
 
 
@@ -301,7 +301,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
             "with a lower local_lr if need be."
         )
     _check_known(run, *declared[:2], given=model is not None)
-    local = _local_settings(Path(run) / "config.yaml")
+    local, sizes = _local_settings(Path(run) / "config.yaml"), _released_sizes(Path(run) / "summary.json")
     method = METHODS[declared[1]]
     if model is not None:
         network = method.adapt(model if isinstance(model, Model) else from_module(model))
@@ -313,7 +313,6 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         rules = about.get("encoder")
         refuse_files(rules or {})
         encoder = None if rules is None else declared_columns(**rules)
-        sizes = _released_sizes(Path(run) / "summary.json")
         return TrainedModels(models, network, method, declared[2], local, encoder, sizes)._checked()
     except Exception as error:
         raise _damaged(path) from error
@@ -327,7 +326,10 @@ def _damaged(path: Path) -> RunFolderError:
 
 def _released_sizes(path: Path) -> tuple[float, ...]:
     """Of the clusters, by the run's summary; none where models were passed on without it."""
-    return tuple(read_mapping(path).get("sizes", ())) if path.exists() else ()
+    sizes = read_mapping(path).get("sizes", ()) if path.exists() else ()
+    if not isinstance(sizes, (list, tuple)) or not all(type(size) in (int, float) for size in sizes):
+        raise RunFolderError(f"{path}: has sizes that are no numbers; the file is damaged. {WAY_OUT}")
+    return tuple(sizes)
 
 
 def _local_settings(path: Path) -> LocalSettings:

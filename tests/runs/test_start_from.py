@@ -89,6 +89,21 @@ def test_starts_that_the_statement_could_not_build_on_are_refused(tiny, first, t
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "edit", "found"),
+    [
+        ("summary.json", lambda told: told | {"sizes": ["many", {}]}, "sizes that are no numbers"),
+        ("privacy.json", lambda told: told | {"noise": {"count_weight": 0.1}}, "states no noise_std"),
+    ],
+)
+def test_a_damaged_start_is_named_before_anything_is_spent(tiny, first, tmp_path, file, edit, found):
+    copy = shutil.copytree(first, tmp_path / "first")
+    (copy / file).write_text(json.dumps(edit(json.loads((copy / file).read_text()))))
+    with pytest.raises(RunFolderError, match=found):
+        rr.run(**settings(tiny, copy))
+    assert not (tmp_path / "run").exists()
+
+
 def test_raw_models_are_no_start_for_a_private_run(tiny, first, tmp_path):
     raw = {name: value for name, value in tiny.items() if name != "noise_multiplier"}
     raw |= {"mechanism": "none", "model": "edges-coarse", "num_rounds": 1}
