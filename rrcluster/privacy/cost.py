@@ -351,11 +351,22 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
     }
     if members is not None:
         due["risk"] = risk(observed, num_rounds=count, delta=delta, accountant=accountant)
+    _check_risk_in_words(files, due["risk"])
     if not files.selected:
         due["participation"]["most_participations"] = count
     if earlier:
         due["started_from"] = _together(files, (*earlier, part))
     return due
+
+
+def _check_risk_in_words(files: RunFiles, risk: Mapping[str, float]) -> None:
+    """Refuse a sentence on risk with less than these numbers: others read it, and do not recompute it."""
+    said = re.findall(r"at most ([\d.]+)%|, ([\d.]+)% while", str(files.stated.get("risk_in_words", "")))
+    quoted = [float(one or other) for one, other in said]
+    exact = [100 * risk["at_1_percent"], 100 * risk["at_5_percent"], 50 * (1 + risk["advantage"])]
+    less = [shown < due * (1 - ALIKE) for shown, due in zip(quoted, exact, strict=False)]
+    if "risk_in_words" in files.stated and (len(quoted) != len(exact) or any(less)):
+        raise files.refusal("privacy.json", f"has risk_in_words with {quoted}%, and its event gives {exact}%")
 
 
 def _bracket(stated: Any, epsilon: float | None, part: Part, delta: float) -> Any:

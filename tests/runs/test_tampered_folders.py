@@ -1,6 +1,7 @@
 """A folder whose files disagree on its cost is refused by every reader, in the same words; one that agrees by none."""
 
 import json
+import re
 import shutil
 from functools import reduce
 from threading import Thread
@@ -217,6 +218,11 @@ EDITS = {
         "epsilon of those who see cohorts": put(STATED, "participation.towards.1.epsilon", half),
         "participations": put(STATED, "participation.most_participations", 2),
         "profile": put(STATED, "profile.0.delta", half),
+        "risk, in words": put(STATED, "risk_in_words", lambda text: re.sub(r"at most [\d.]+%", "at most 1.1%", text)),
+        "risk at 5%, in words": put(
+            STATED, "risk_in_words", lambda text: re.sub(r", [\d.]+% while", ", 5.1% while", text)
+        ),
+        "no numbers in the words on risk": put(STATED, "risk_in_words", "Nobody can tell."),
         "bracket": put(STATED, "bracket.most", half),
         "no end of the bracket": put(STATED, "bracket.most", None),
         "no number in the bracket": put(STATED, "bracket.most", float("nan")),
