@@ -107,7 +107,7 @@ def from_arrays(
         input_dtype=input_dtype,
         target_shape=target_shape,
         layout=layout,
-        held_out=_own_tests(test_inputs, num_groups),
+        held_out=_own_tests(test_inputs, len(xs)),
         clients=_checked_names(names, len(xs)),
         counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
         columns=columns,
@@ -151,7 +151,7 @@ def test_parts(
     if any(one):
         raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists.")
     xs, ys = _parts(inputs), _parts(targets)
-    by_group = len(xs) == num_groups
+    by_group = len(xs) == num_groups != len(groups)  # one client's group must not take the others' own rows from them
     if len(xs) != len(ys) or not (by_group or len(xs) == len(groups)):
         wanted = f"client ({len(groups)})" + (f", or per group ({num_groups})" if num_groups else "")
         raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {wanted}.")
@@ -162,9 +162,9 @@ def test_parts(
     return tuple(xs[i] for i in used), tuple(ys[i] for i in used), place[owners]
 
 
-def _own_tests(given: Any, num_groups: int) -> bool:
+def _own_tests(given: Any, num_clients: int) -> bool:
     """Whether test sets are the clients' own: not one that all share, nor one per group."""
-    return isinstance(given, (list, tuple)) and len(given) != num_groups
+    return isinstance(given, (list, tuple)) and len(given) == num_clients
 
 
 def check_samples(
@@ -354,7 +354,7 @@ def from_rows(
         test_sets=tuple(tests),
         test_of=test_of,
         input_dtype=IDS if ids else FLOAT,
-        held_out=_own_tests(test_inputs, num_groups),
+        held_out=_own_tests(test_inputs, num_clients),
         clients=_checked_names(names, num_clients),
     )
 

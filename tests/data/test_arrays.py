@@ -55,6 +55,15 @@ def test_one_test_set_per_client_where_groups_are_not_known():
         from_arrays(RAGGED, CLASSES, test_inputs=tests[:2], test_targets=[[0] * 5, [2] * 6])
 
 
+@pytest.mark.parametrize("groups", [[0, 1, 1], [0, 1, 2]])
+def test_ones_group_does_not_take_the_others_own_test_rows_from_them(groups):
+    """With as many groups as clients the sets were taken for the groups': others judged models on other rows."""
+    tests = [np.full((1, 3), place) for place in range(3)]
+    data = from_arrays(RAGGED, CLASSES, test_inputs=tests, test_targets=[[0]] * 3, groups=groups)
+    assert data.held_out
+    assert [data.test_sets[place].inputs[0, 0] for place in data.test_of] == [0, 1, 2]
+
+
 def test_ids_stay_whole_numbers():
     ids = [np.array([[2**40, 0]]), np.array([[1, 2], [3, 4]], dtype=np.uint8)]
     data = from_arrays(ids, [[0], [1, 0]], test_inputs=np.array([[7, 8]]), test_targets=np.array([1]), ids=True)
