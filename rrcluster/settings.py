@@ -369,7 +369,7 @@ def declared_columns(**named: Any) -> ColumnSettings:
     return ColumnSettings(**(given | lists))
 
 
-_LISTS = COLUMN_RULES | {"features", "classes"}
+_LISTS = COLUMN_RULES | {"features", "classes", "filled_from_data"}
 
 
 def _joined(values: Any) -> str:

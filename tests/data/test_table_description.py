@@ -8,6 +8,7 @@ import yaml
 from rrcluster.cli import main
 from rrcluster.data.table_description import describe_table
 from rrcluster.errors import DataError
+from rrcluster.settings import declared_columns
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
 ODD = """Unnamed: 0,who,age,colour,note,label,const
@@ -120,6 +121,10 @@ def test_settings_filled_from_the_data_run_and_the_statement_says_so(tmp_path, m
     assert main(["run", "t.yaml", "-q"]) == 0
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())["not_covered"]
     assert any("rules of x, colour, y" in line for line in stated)
+
+
+def test_one_column_filled_from_the_data_is_named_whole():
+    assert declared_columns(client="who", target="y", filled_from_data="colour").filled_from_data == ("colour",)
 
 
 def test_vocabularies_and_classes_from_a_file(tmp_path, monkeypatch):
