@@ -1,4 +1,4 @@
-"""Tries to refute the privacy claims of the installed code: one module per claim."""
+"""Checks that try to refute the privacy claims of the installed code, one module per claim."""
 
 from rrcluster.registry import Entry
 

@@ -13,8 +13,9 @@ from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, Rou
 SUBJECT = "accountants"
 _DELTA = 1e-4
 
-# Privacy loss distributions bracketed by rounding all losses down and up on a fine grid, in a program of its own:
-# (event, rounds, delta) -> (lower, upper). Fixed-size values are dominating pairs, which are not attained: one-sided.
+# Bounds from privacy loss distributions on a fine grid, all losses rounded down or up, computed by a separate program:
+# (event, rounds, delta) -> (lower, upper). Fixed-size values come from dominating pairs, which are not attained:
+# one-sided.
 ANCHORS: list[tuple[RoundEvent, int, float, float, float]] = [
     (PoissonGaussian(1.0, 0.1), 100, 1e-3, 4.7594, 4.8094),
     (PoissonGaussian(2.0, 0.1), 100, 1e-4, 1.9409, 1.9909),
@@ -38,7 +39,7 @@ def check_accountants(epsilon: EpsilonOf, *, only: str | None = None) -> list[Fi
         if only in (None, name):
             wrong = check(cached)
             holds = None if wrong == _NOT_INSTALLED else not wrong
-            findings.append(Finding(SUBJECT, name, claim, wrong or "so", holds))
+            findings.append(Finding(SUBJECT, name, claim, wrong or "holds", holds))
     return findings
 
 
@@ -133,11 +134,11 @@ def _responses(epsilon: EpsilonOf) -> str:
 
 
 def _rare(epsilon: EpsilonOf) -> str:
-    """Epsilon is 0 only while a client takes part with probability at most delta."""
+    """Epsilon is 0 only while a client's probability of taking part is at most delta."""
     event = PoissonGaussian(0.5, 1e-3)
     once, often = (epsilon(event, num_rounds=rounds, delta=2e-3, accountant="pld") for rounds in (1, 40))
-    shown = f"{once:.4g} and {often:.4g} for 1 and 40 rounds at q = 1e-3, delta = 2e-3"
-    return "" if once == 0 < often else shown
+    costs = f"{once:.4g} and {often:.4g} for 1 and 40 rounds at q = 1e-3, delta = 2e-3"
+    return "" if once == 0 < often else costs
 
 
 def _printed(epsilon: EpsilonOf) -> str:
@@ -182,7 +183,7 @@ def _monotone(epsilon: EpsilonOf) -> str:
 
 
 def _together(epsilon: EpsilonOf) -> str:
-    """Several runs: Gaussians exactly, equal events as one longer run, sampled ones between the looser bounds."""
+    """Several runs: Gaussians exactly; equal events as one longer run; sampled ones between looser bounds."""
     one, two, sampled = PoissonGaussian(2.0, 1.0), PoissonGaussian(3.0, 1.0), PoissonGaussian(1.5, 0.2)
     for parts, mu in ((((one, 3), (two, 5)), 3 / 4 + 5 / 9), (((one, 3), (one, 4), (two, 5)), 7 / 4 + 5 / 9)):
         exact = gaussian_epsilon(mu**-0.5, _DELTA)
@@ -194,7 +195,7 @@ def _together(epsilon: EpsilonOf) -> str:
         epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld") for event, rounds in ((sampled, 20), (two, 5))
     ]
     if not max(alone) < tight <= loose * 1.001:
-        return f"{tight:.5g} by pld and {loose:.5g} by rdp of runs that cost {alone} alone"
+        return f"{tight:.5g} by pld and {loose:.5g} by rdp of runs that each cost {alone} alone"
     return ""
 
 
@@ -209,21 +210,21 @@ def _opacus(epsilon: EpsilonOf) -> str:
     orders = [1 + x / 10 for x in range(1, 100)] + [float(order) for order in range(12, 64)]
     for z, q, rounds in ((1.0, 0.1, 100), (2.0, 0.05, 50)):
         curve = rdp.compute_rdp(q=q, noise_multiplier=z, steps=rounds, orders=orders)
-        theirs, _ = rdp.get_privacy_spent(orders=orders, rdp=curve, delta=_DELTA)
-        ours = epsilon(PoissonGaussian(z, q), num_rounds=rounds, delta=_DELTA, accountant="rdp")
-        if abs(ours - theirs) > 0.02 * theirs:
-            return f"{ours:.5g}, Opacus has {theirs:.5g} for z = {z}, q = {q}, T = {rounds}"
+        by_opacus, _ = rdp.get_privacy_spent(orders=orders, rdp=curve, delta=_DELTA)
+        by_rrcluster = epsilon(PoissonGaussian(z, q), num_rounds=rounds, delta=_DELTA, accountant="rdp")
+        if abs(by_rrcluster - by_opacus) > 0.02 * by_opacus:
+            return f"{by_rrcluster:.5g}, Opacus has {by_opacus:.5g} for z = {z}, q = {q}, T = {rounds}"
     return ""
 
 
 CHECKS: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
     "closed forms": ("epsilon of Gaussians and of one sampled round, exactly", _closed_forms),
     "randomised response": ("epsilon of a response and a Gaussian, exactly; RDP above it", _responses),
-    "rare clients": ("free only while they take part with probability at most delta", _rare),
+    "rare clients": ("epsilon 0 only for participation with probability at most delta", _rare),
     "paper's bound": ("the paper's accountant is above the tightest", _printed),
     "published values": ("within brackets computed independently", _anchors),
     "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
-    "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),
-    "several runs": ("runs on the same clients add up", _together),
+    "monotone": ("more noise costs less; more rounds, larger cohorts and smaller delta cost more", _monotone),
+    "several runs": ("costs of runs on the same clients add up", _together),
     "Opacus": ("the same RDP epsilon as Opacus", _opacus),
 }

@@ -1,4 +1,4 @@
-"""Questions of mixed effects: what a client sends is bounded as stated, its own, and all that the server learns."""
+"""Questions of mixed effects: bounds on a client's message, its independence of others, and what the server learns."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +28,14 @@ FORMS = (
     Form(3, 2, 1, "binary", ordered=True),
 )
 _CLIENTS, _ROWS = 12, 8
-Messages = Callable[[TableQuestion, Rows], Array]  # (n, width) what clients send
+Messages = Callable[[TableQuestion, Rows], Array]  # (n, width) messages of clients
 
 
 def check_questions(messages: Messages = TableQuestion.messages, *, seed: int = 0) -> list[Finding]:
-    """Every question of every kind of table, on rows that are far out and facts that no honest server would tell.
+    """Every question of every kind of table, on extreme rows and on facts that no honest server would send.
 
-    Deterministic. A message must have length 1 at most, each of its parts the length that the statement gives it, and
-    not a bit may change with the rows of other clients.
+    Deterministic. A message must have length at most 1, each of its parts at most the stated length, and not a bit may
+    change with the rows of other clients.
     """
     findings = []
     for place, (name, _) in enumerate(STAGES):
@@ -46,18 +46,18 @@ def check_questions(messages: Messages = TableQuestion.messages, *, seed: int = 
                 sent = messages(question, rows)
                 long = long or _too_long(question, sent)
                 beside = beside or _depends(question, rows, sent, messages)
-        claim = "no message is longer than 1, and no part of it than stated"
-        findings.append(Finding(SUBJECT, name, claim, long or "so, on far rows and any facts", not long))
+        claim = "no message is longer than 1, no part longer than stated"
+        findings.append(Finding(SUBJECT, name, claim, long or "holds, on far rows and any facts", not long))
         claim = "an answer depends on the client's own rows alone"
-        findings.append(Finding(SUBJECT, name, claim, beside or "so, to the bit", not beside))
+        findings.append(Finding(SUBJECT, name, claim, beside or "holds, to the bit", not beside))
     return findings
 
 
 def check_learning(learn: Callable[..., Questionnaire] = Questionnaire.updated, *, seed: int = 0) -> Finding:
-    """What the server knows after each round follows from sums and public constants: twice the same from the same.
+    """The server's knowledge after each round follows from sums and public constants: equal sums teach the same.
 
-    The sums are noise alone, so that nothing but they can have told anything; also that each is used at its own round:
-    a sum that is longer changes what is learnt, in every stage.
+    The sums are pure noise, so that any other source would show. Each sum must also be used in its own round: a longer
+    sum must change the result in every stage.
     """
     form, wrong = FORMS[0], ""
     first, second, other = (Questionnaire(form) for _ in range(3))
@@ -69,17 +69,19 @@ def check_learning(learn: Callable[..., Questionnaire] = Questionnaire.updated, 
         other = learn(other, t, 2 * total, 1000.0, **about)
         pairs = zip(first.tensors().values(), second.tensors().values(), strict=True)
         if not all(np.array_equal(*pair) for pair in pairs):
-            wrong = wrong or f"round {t} taught something that is not in its sum"
+            wrong = wrong or f"round {t} changed something that its sum does not determine"
     if np.array_equal(first.tensors()["questionnaire.second"], other.tensors()["questionnaire.second"]):
-        wrong = wrong or "sums of twice the length teach the same"
-    return Finding(SUBJECT, "learning", "what is learnt is a function of noisy sums", wrong or "so", not wrong)
+        wrong = wrong or "sums of twice the length change nothing"
+    return Finding(
+        SUBJECT, "learning", "the server's knowledge is a function of noisy sums", wrong or "holds", not wrong
+    )
 
 
 def check_asked_runs(*, seed: int = 0) -> Finding:
-    """Whole runs on given releases, with half of the clients gone or with other rows: nobody else's answers move a bit.
+    """Whole runs on fixed releases, half of the clients absent or changed: all other answers stay equal, bit for bit.
 
-    Deterministic; clients computed together, and one by one as in secure runs. What is learnt must be the same to the
-    bit, too: it is made of releases, and of nothing that was collected.
+    Deterministic; clients are computed together, and one by one as in secure runs. The server's knowledge must be equal
+    to the bit as well, since it is made of releases alone.
     """
     wrong, even = "", np.arange(0, _CLIENTS, 2)
     for secure in (False, True):
@@ -92,15 +94,15 @@ def check_asked_runs(*, seed: int = 0) -> Finding:
                 if not all(np.array_equal(answers[0][client], answers[1][client]) for client in even):
                     wrong = wrong or f"answers of others differ in round {t}"
             if not all(np.array_equal(*pair) for pair in zip(first[1], again[1], strict=True)):
-                wrong = wrong or "other things are learnt from the same releases"
-    claim = "answers are a client's own, and what is learnt is made of releases"
-    return Finding(SUBJECT, "asked runs", claim, wrong or "so, to the bit, over whole runs", not wrong)
+                wrong = wrong or "equal releases lead to different knowledge"
+    claim = "answers depend on the client alone, knowledge on releases alone"
+    return Finding(SUBJECT, "asked runs", claim, wrong or "holds, to the bit, over whole runs", not wrong)
 
 
 def _asked_run(
     seed: int, cohort: Array, *, secure: bool, others: int = 0, canned: Sequence[Release] = ()
 ) -> tuple[Recorder, list[Array]]:
-    """A run on a table of three columns; the rows of every second client follow `others`. And all that was learnt."""
+    """A recorded run on a small table, and the tensors it learnt; `others` sets every second client's rows."""
     inputs, labels = [], []
     for client in range(_CLIENTS):
         rng = np.random.default_rng([seed, client, others * (client % 2)])
@@ -111,18 +113,18 @@ def _asked_run(
     columns = TableColumns(("a", "b", "c"), 2, (None,) * 3)
     data = from_arrays(inputs, labels, num_classes=2, name="audit-table", columns=columns)
     data = replace(data, ordered=not secure)
-    chosen: dict[str, Any] = {"algorithm": "mixed-effects", "num_rounds": FEWEST_ROUNDS, "noise_multiplier": 0.02}
-    chosen |= {"num_clients": _CLIENTS, "delta": 0.01, "secure": secure, "participation": "everybody"}
-    experiment = build_experiment(data=data, **chosen)
+    options: dict[str, Any] = {"algorithm": "mixed-effects", "num_rounds": FEWEST_ROUNDS, "noise_multiplier": 0.02}
+    options |= {"num_clients": _CLIENTS, "delta": 0.01, "secure": secure, "participation": "everybody"}
+    experiment = build_experiment(data=data, **options)
     recorder = Recorder(experiment.plan.mechanism, cohorts=[cohort], canned=canned)
     watched = replace(experiment, plan=replace(experiment.plan, mechanism=recorder))
     ledger = Ledger(secure=secure)
-    learnt = [r.state.learnt.values() for r in watched.rounds(checkpoint=Checkpoint(), ledger=ledger)]
-    return recorder, [values for round_ in learnt for values in round_]
+    tensors = [r.state.learnt.values() for r in watched.rounds(checkpoint=Checkpoint(), ledger=ledger)]
+    return recorder, [values for round_ in tensors for values in round_]
 
 
 def told(form: Form, seed: int, scale: float) -> Facts:
-    """Facts of the right shapes, with any numbers in them."""
+    """Facts of the right shapes with arbitrary numbers."""
     rng = np.random.default_rng(seed)
     a = form.num_encoded
     families, low = form.families_of(a), -scale * rng.random(form.num_ranges)
@@ -148,7 +150,7 @@ def told(form: Form, seed: int, scale: float) -> Facts:
 
 
 def odd_rows(form: Form, seed: int, scale: float) -> Rows:
-    """Clients with far numbers, missing cells, texts and few rows."""
+    """Clients with extreme numbers, missing cells, texts and few rows."""
     rng = np.random.default_rng(seed)
     values = scale * rng.normal(size=(_CLIENTS, _ROWS, form.num_columns))
     values[rng.random(values.shape) < 0.1] = np.nan
@@ -157,10 +159,10 @@ def odd_rows(form: Form, seed: int, scale: float) -> Rows:
     codes = None
     if form.buckets:
         codes = rng.integers(0, form.buckets + 1, size=values.shape) * np.isnan(values) * padded
-    known = rng.integers(0, max(form.num_outputs, 2), size=(_CLIENTS, _ROWS))
-    targets = np.eye(form.num_outputs)[known] if form.kind == "classes" else scale * known[..., None]
+    labels = rng.integers(0, max(form.num_outputs, 2), size=(_CLIENTS, _ROWS))
+    targets = np.eye(form.num_outputs)[labels] if form.kind == "classes" else scale * labels[..., None]
     if form.kind == "binary":
-        targets = known[..., None].astype(float)
+        targets = labels[..., None].astype(float)
     return Rows(np.where(padded > 0, values, 0.0), codes, targets * padded, mask)
 
 
@@ -168,27 +170,27 @@ def _too_long(question: TableQuestion, sent: Array) -> str:
     lengths = np.linalg.norm(sent, axis=1)
     if not np.isfinite(sent).all() or lengths.max() > 1 + 1e-9:
         return f"a message of length {lengths.max():.6g}"
-    for name, share, own in _by_part(question, sent):
-        if own > share + 1e-9:
-            return f"{name} of length {own:.6g}, stated {share:.6g}"
+    for name, share, length in _by_part(question, sent):
+        if length > share + 1e-9:
+            return f"{name} of length {length:.6g}, stated {share:.6g}"
     return ""
 
 
 def _by_part(question: TableQuestion, sent: Array) -> Iterator[tuple[str, float, float]]:
-    """The name of every part, its stated length, and the longest one that was sent."""
+    """(name, stated length, longest message) of every part."""
     parts = question.form.parts(question.stage, len(question.facts.active) if question.stage else None)
     total, start = math.sqrt(sum(part.weight**2 for part in parts)), 0
     for part in parts:
-        own = np.linalg.norm(sent[:, start : start + part.width], axis=1).max()
-        yield part.name, part.weight / total, float(own)
+        longest = np.linalg.norm(sent[:, start : start + part.width], axis=1).max()
+        yield part.name, part.weight / total, float(longest)
         start += part.width
 
 
 def _depends(question: TableQuestion, rows: Rows, sent: Array, messages: Messages) -> str:
     for client in range(_CLIENTS):
-        own = slice(client, client + 1)
-        codes = None if rows.codes is None else rows.codes[own]
-        alone = messages(question, Rows(rows.values[own], codes, rows.targets[own], rows.mask[own]))
+        place = slice(client, client + 1)
+        codes = None if rows.codes is None else rows.codes[place]
+        alone = messages(question, Rows(rows.values[place], codes, rows.targets[place], rows.mask[place]))
         if not np.array_equal(alone[0], sent[client]):
-            return "an answer that differs where others answer beside it"
+            return "an answer differs when others are computed with it"
     return ""

@@ -1,4 +1,4 @@
-"""`rrcluster audit`: would a mistake in the installed code have been caught? Exit status 1 when a claim fails."""
+"""`rrcluster audit`: checks the installed code's privacy claims. Exit status 1 when one fails."""
 
 import contextlib
 import time
@@ -32,17 +32,17 @@ class AuditCommand:
     mechanism: Literal["joint", "identifier", "all"] = "all"
     """What to audit."""
     algorithm: str = "ifca"
-    """Federated method of the training runs that are watched."""
+    """Federated method of the training runs under audit."""
     seed: int = 0
-    """Of the audit's own randomness."""
+    """Seed of the audit's own randomness."""
     deep: bool = False
-    """Also repeat what is random with further seeds, train with every method, and send more canaries: minutes."""
+    """Also repeat random checks with further seeds, train every method and send more canaries (minutes)."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the findings as JSON."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command."""
+    """Run the audit, print its findings and return the exit status."""
     command = parse(AuditCommand(), arguments, prog="rrcluster audit")
     from rrcluster.audit.suite import audit_steps
     from rrcluster.audit.targets import failures

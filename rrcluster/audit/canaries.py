@@ -1,14 +1,14 @@
-"""End to end: a short real run with canary clients, and a lower bound on what its releases reveal of them.
+"""End to end: a short real run with canary clients, and a lower bound on what its releases reveal about them.
 
-One run, many canaries, each with a secret bit that is guessed from the releases where it shows most (Steinke, Nasr,
-Jagielski 2023, arXiv 2305.08846). The bound is by the claim's own trade-off curve instead of one (epsilon, delta), as
-Mahloujifar, Melis, Chaudhuri 2024 have it (arXiv 2410.22235): for Gaussian releases a bound by epsilon alone stays far
-below. It is valid however the releases depend on each other, and the more canaries the closer.
+One run, many canaries, each with a secret bit, which is guessed for those whose releases show it most clearly (Steinke,
+Nasr, Jagielski 2023, arXiv 2305.08846). The bound uses the claim's own trade-off curve instead of one (epsilon, delta),
+as in Mahloujifar, Melis, Chaudhuri 2024 (arXiv 2410.22235): for Gaussian releases a bound from epsilon alone stays far
+below the claim. It is valid however the releases depend on each other, and tighter with more canaries.
 
-The claim is refuted by all canaries together: noise that is independent between coordinates, as claimed, makes their
-guesses independent.
+All canaries together test the claim: noise that is independent between coordinates, as claimed, makes their guesses
+independent.
 
-Everybody takes part in every round, so that the claim is exactly that of T Gaussians; sampling is checked by itself.
+Everybody takes part in every round, so that the claim is exactly that of T Gaussians; sampling has checks of its own.
 """
 
 import math
@@ -36,15 +36,15 @@ from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models
 
 CANARIES, OTHERS, ROUNDS = 4000, 30, 2
-NOISE_MULTIPLIER, DELTA = math.sqrt(2), 1e-5  # two rounds: a claim of mu = 1, epsilon = 4.4
-GUESSED = 0.1  # part of the canaries that the bound is made of: those that show most
-CONFIDENCE = 0.95  # of the bound; the claim is refuted at SIGNIFICANCE
+NOISE_MULTIPLIER, DELTA = math.sqrt(2), 1e-5  # two rounds: mu = 1, epsilon = 4.4
+GUESSED = 0.1  # share of the canaries that are guessed: the clearest
+CONFIDENCE = 0.95  # of the bound; the claim itself is refuted at SIGNIFICANCE
 
 
 def with_canaries(method: Method, signs: Array) -> Method:
-    """The method, except that each canary client reports one coordinate of its own, far above the clip.
+    """The method, except that each canary client reports a single coordinate, far above the clip.
 
-    `signs` (canaries,): +1 or -1 decides the direction. Canaries all prefer the first cluster.
+    `signs` (canaries,): +1 or -1 sets the direction. Canaries all prefer the first cluster.
     """
 
     def scores(models: Models, clients: Clients, *, tools: Tools) -> Array:
@@ -66,23 +66,23 @@ def with_canaries(method: Method, signs: Array) -> Method:
 
 @dataclass(frozen=True)
 class Without:
-    """A sampler for a population without some clients: exact for Poisson cohorts, where clients join independently."""
+    """A sampler that omits some clients: exact for Poisson cohorts, where clients join independently."""
 
     sampler: Any
     absent: Array
 
     def check_population(self, population: int) -> None:
-        """Refuse what the sampler refuses."""
+        """Refuse the populations that the sampler refuses."""
         self.sampler.check_population(population)
 
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
         """The cohort, without the absent clients."""
-        drawn = self.sampler.draw(population, rng=rng, round_index=round_index)
-        return np.asarray(drawn[~np.isin(drawn, self.absent)])
+        cohort = self.sampler.draw(population, rng=rng, round_index=round_index)
+        return np.asarray(cohort[~np.isin(cohort, self.absent)])
 
 
 class Depopulated:
-    """A mechanism whose sampler leaves out absent clients."""
+    """A mechanism whose sampler omits absent clients."""
 
     def __init__(self, mechanism: Any, absent: Array) -> None:
         """Wrap `mechanism`."""
@@ -90,17 +90,18 @@ class Depopulated:
         self.sampler = Without(mechanism.sampler, absent)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the mechanism's own."""
+        """Delegate all other attributes to the mechanism."""
         return getattr(self._mechanism, name)
 
 
 def audit_end_to_end(
     target: Target, simulate: Simulate, *, method: str = "ifca", seed: int = 0, canaries: int = CANARIES
 ) -> Finding:
-    """Train with canaries, guess a secret bit of each from the releases, and compare with what the statement allows.
+    """Train with canaries, guess a secret bit of each from the releases, and compare with the stated guarantee.
 
-    Add-remove: the bit is whether the canary is in the population at all. Replace-one: which of two opposite updates
-    its data make it send. Under the claim every guess is right with probability Phi(mu / 2) at most.
+    Add-remove: the bit is whether the canary is in the population at all. Replace-one: the bit is which of two opposite
+    updates the canary sends. Under the claim every guess is right with probability Phi(mu
+    2) at most.
     """
     from scipy.special import ndtr
     from scipy.stats import binom
@@ -119,26 +120,26 @@ def audit_end_to_end(
     clearest = correct[np.argsort(-np.abs(scores))[: int(GUESSED * canaries)]]
     bound = one_run_mu(canaries, len(clearest), int(clearest.sum()), failure_probability=1 - CONFIDENCE)
     p_value = float(binom.sf(int(correct.sum()) - 1, canaries, ndtr(mu_of(claimed, plan.delta) / 2)))
-    shown = gaussian_epsilon(1 / bound, plan.delta) if bound > 0 else 0.0
+    lower_bound = gaussian_epsilon(1 / bound, plan.delta) if bound > 0 else 0.0
     return Finding(
         f"{target.name}, {method}",
         "end to end, canaries",
         f"epsilon <= {claimed:.3g} at delta {plan.delta:g} ({ROUNDS} rounds)",
-        f"epsilon >= {shown:.3g} at {CONFIDENCE:.0%} ({int(clearest.sum())} of {len(clearest)} guesses right; "
+        f"epsilon >= {lower_bound:.3g} at {CONFIDENCE:.0%} ({int(clearest.sum())} of {len(clearest)} guesses right; "
         f"{int(correct.sum())} of all {canaries}, p = {p_value:.2g})",
         p_value >= SIGNIFICANCE,
     )
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The Gaussian DP parameter of a claim: of all Gaussians, the one that has exactly this epsilon at delta."""
+    """The mu of Gaussian DP that has exactly this epsilon at delta."""
     return _largest(lambda mu: gaussian_epsilon(1 / mu, delta) <= epsilon)
 
 
 def one_run_mu(canaries: int, guesses: int, right: int, *, failure_probability: float) -> float:
     """Lower bound on mu from `right` of `guesses` right guesses, valid with probability 1 - failure_probability.
 
-    For any mu-Gaussian-DP mechanism and any way of choosing which of the canaries' uniform bits to guess, and how.
+    For any mu-Gaussian-DP mechanism and any choice of which of the canaries' uniform bits to guess, and how.
     """
     if 2 * right <= guesses:
         return 0.0
@@ -152,15 +153,15 @@ def one_run_mu(canaries: int, guesses: int, right: int, *, failure_probability: 
 def is_possible(canaries: int, guesses: int, right: int, *, mu: float, probability: float) -> bool:
     """Whether a mu-Gaussian-DP mechanism may let at least `right` of g guesses be right with this probability.
 
-    Let p_i be the probability that exactly i of the g guesses are right, the m bits uniform. Take a canary at random:
-    that it is guessed rightly while at least i are right is the same event of the output as that, its bit flipped, it
-    is guessed wrongly while at least i - 1 are right. So for every i
+    Let p_i be the probability that exactly i of the g guesses are right, the m bits uniform. Take a canary at random.
+    With its bit flipped, an output that guessed it rightly with at least i right in total is one that guesses it
+    wrongly with at least i - 1 right. So for every i
 
         sum over j >= i of j p_j / m  <=  G(sum over j >= i - 1 of (g - j) p_j / m),
 
-    where G(x) is the largest power of a test at level x, Phi(Phi^-1(x) + mu), concave, so that averages over the
-    other bits keep the inequality. Given the mass at `right`, the least masses below it follow one by one, and
-    together they may not exceed 1.
+    where G(x) is the largest power of a test at level x, Phi(Phi^-1(x) + mu), concave, so that averages over the other
+    bits keep the inequality. Given the mass at `right`, the least masses below it follow one by one, and together they
+    may not exceed 1.
     """
     from scipy.special import ndtr, ndtri
 
@@ -175,11 +176,11 @@ def is_possible(canaries: int, guesses: int, right: int, *, mu: float, probabili
     return True
 
 
-_LEAST = 1e-3  # of mu
+_LEAST = 1e-3  # smallest mu of interest
 
 
 def _largest(holds: Callable[[float], bool], high: float = 12.0) -> float:
-    """The largest number up to `high` for which `holds`, which smaller ones do too."""
+    """The largest number up to `high` that satisfies `holds`, a monotone condition."""
     low = _LEAST
     for _ in range(30):
         middle = (low + high) / 2
@@ -222,14 +223,14 @@ def _train(simulate: Simulate, plan: PrivacyPlan, method: Method, target: Target
 
 
 def _population(canaries: int, seed: int) -> FederatedData:
-    """One sample each: canaries report their own coordinate, the others train."""
+    """One sample per client: canaries report their own coordinate, the others train."""
     rng = stream(seed, "audit")
     inputs = [rng.standard_normal((1, canaries)).astype(np.float32) for _ in range(canaries + OTHERS)]
     return from_arrays(inputs, [rng.standard_normal(1) for _ in inputs], num_classes=0, name="canaries")
 
 
 def _scores(records: list[RoundRecord], canaries: int, *, first_block: bool) -> Array:
-    """What all releases together say of each canary's coordinate: shared, and in the blocks it may have gone to."""
+    """Each canary's coordinate summed over all releases: the shared part, and the blocks it may have gone to."""
     total = np.zeros(canaries)
     for release in (record.release for record in records):
         if release.shared_sum.size:

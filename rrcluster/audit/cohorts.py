@@ -1,9 +1,8 @@
-"""Check 5: cohorts follow the law that the event names, small, secure and undeclared populations included.
+"""Check 5: cohorts follow the law of the event, also in small, secure and undeclared populations.
 
-Slots and correlated noise: clients that take part several times, and noise that is correlated over rounds.
-
-The interface under test is `sum_messages` and `noisy_sum` of a mechanism with slots, round after round, and the rounds
-of a small simulation. Slots, the matrix C and what is claimed are recomputed here.
+Slots and correlated noise: clients that take part several times, and noise that is correlated over rounds. The
+interface under test is `sum_messages` and `noisy_sum` of a mechanism with slots, round after round, and the rounds of a
+small simulation. Slots, the matrix C and the claims are recomputed here.
 """
 
 import hashlib
@@ -53,13 +52,13 @@ DECLARED = 60
 def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
     """M = 5 and q = 0.05: three in four Poisson cohorts are empty, and fixed-size cohorts have exactly one client.
 
-    Exact binomial tests of how many cohorts are empty, how many have one client, and of all clients drawn.
+    Exact binomial tests of the number of empty cohorts, of cohorts of one, and of all clients drawn.
     """
     sampler = target.make(AuditSetting(num_clients=FEW, num_clusters=1, sample_rate=RATE)).sampler
     sizes = _sizes(sampler, FEW, target.generator(rng))
     if target.adjacency == "replace-one":
         holds = bool((sizes == 1).all())
-        return Finding(target.name, "small cohorts", "one of 5, always", "so" if holds else "other sizes", holds)
+        return Finding(target.name, "small cohorts", "one of 5, always", "holds" if holds else "other sizes", holds)
     empty = (1 - RATE) ** FEW
     name, p_value = smallest(
         {
@@ -76,7 +75,7 @@ def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
 
 
 def check_population(target: Target, *, rng: Rng) -> Finding:
-    """Poisson cohorts follow a population below its bound; one beyond it is refused, and at fixed size any other."""
+    """Poisson cohorts follow a population up to its bound; a larger one is refused, and at fixed size any other one."""
     sampler = target.make(AuditSetting(num_clients=DECLARED, num_clusters=1, sample_rate=0.2)).sampler
     fixed, wrong = target.adjacency == "replace-one", ""
     for population in (DECLARED // 3, 3 * DECLARED):
@@ -92,7 +91,7 @@ def check_population(target: Target, *, rng: Rng) -> Finding:
     claim = (
         "a population that was not declared is refused" if fixed else "cohorts follow the population, up to its bound"
     )
-    return Finding(target.name, "population", claim, wrong or "so", not wrong)
+    return Finding(target.name, "population", claim, wrong or "holds", not wrong)
 
 
 def check_secure_sampler(target: Target) -> Finding:
@@ -105,11 +104,11 @@ def check_secure_sampler(target: Target) -> Finding:
             wrong = f"a seeded generator ({name}) is accepted"
         except PrivacyError:
             pass
-    drawn = [tuple(sampler.draw(200, rng=secure_rng()).tolist()) for _ in range(10)]
-    if len(set(drawn)) < len(drawn):
+    cohorts = [tuple(sampler.draw(200, rng=secure_rng()).tolist()) for _ in range(10)]
+    if len(set(cohorts)) < len(cohorts):
         wrong = "two secure cohorts are the same"
     claim = "secure cohorts take no seed and never repeat"
-    return Finding(target.name, "secure sampler", claim, wrong or "so", not wrong)
+    return Finding(target.name, "secure sampler", claim, wrong or "holds", not wrong)
 
 
 def check_round_cohorts(training: Training) -> Finding:
@@ -117,14 +116,14 @@ def check_round_cohorts(training: Training) -> Finding:
 
     Seeded runs have different seeds; secure runs share nothing.
     """
-    plan, seen = training.plan(), []
+    plan, cohorts = training.plan(), []
     for seed in (training.seed, training.seed + 1):
         recorder = Recorder(plan.mechanism)
         Training(training.target, training.simulate, training.method, seed).run(around(plan, recorder))
-        seen += [tuple(np.sort(one.client_ids).tolist()) for one in recorder.reported]
-    again = len(seen) - len(set(seen))
-    measured = f"{again} of {len(seen)} cohorts are repeated" if again else "so"
-    return Finding(training.subject, "cohorts of rounds", "every round has a cohort of its own", measured, not again)
+        cohorts += [tuple(np.sort(one.client_ids).tolist()) for one in recorder.reported]
+    again = len(cohorts) - len(set(cohorts))
+    measured = f"{again} of {len(cohorts)} cohorts are repeated" if again else "holds"
+    return Finding(training.subject, "cohorts of rounds", "every round draws a new cohort", measured, not again)
 
 
 def _sizes(sampler: Sampler, population: int, rng: Rng) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -169,7 +168,7 @@ def sampling_p_values(sampler: Sampler, event: RoundEvent, *, rng: Rng, draws: i
 
 
 def _sizes_p_value(sizes: Array, rate: float, poisson: bool) -> float:
-    """Binomial(M, q): its mean exactly, its variance by the variance of a sample variance. Fixed: the same always."""
+    """Binomial(M, q): exact test of the mean; the variance against its sampling error. Fixed size: always the same."""
     if not poisson:
         return float((sizes == round(rate * POPULATION)).all())
     variance = POPULATION * rate * (1 - rate)
@@ -181,7 +180,7 @@ def _sizes_p_value(sizes: Array, rate: float, poisson: bool) -> float:
 
 
 def _pairs_p_value(member: Array, rate: float, poisson: bool) -> float:
-    """Every pair of clients: how often both are in. Corrected for the number of pairs."""
+    """Every pair of clients: how often both take part. Corrected for the number of pairs."""
     size = round(rate * POPULATION)
     both = rate**2 if poisson else rate * (size - 1) / (POPULATION - 1)
     together = (member.T @ member)[np.triu_indices(POPULATION, 1)]
@@ -190,7 +189,7 @@ def _pairs_p_value(member: Array, rate: float, poisson: bool) -> float:
 
 
 def _rounds_p_value(member: Array, rate: float, poisson: bool) -> float:
-    """How many clients of a round are in the next one too: hypergeometric or binomial, summed over disjoint pairs."""
+    """Overlap of consecutive rounds: hypergeometric or binomial, summed over disjoint pairs of rounds."""
     again = (member[:-1:2] * member[1::2]).sum(axis=1)
     mean = POPULATION * rate**2
     size = round(rate * POPULATION)
@@ -201,7 +200,7 @@ def _rounds_p_value(member: Array, rate: float, poisson: bool) -> float:
 
 SUBJECT = "joint (slots)"
 SLOTS, KEY = 3, "audit"
-ROUNDS = 11  # the last block is a short one
+ROUNDS = 11  # the last block is shorter
 CLIENTS = 90
 _NAMES = tuple(str(100 + number) for number in range(CLIENTS))
 RUNS = 4000  # with and without the canary
@@ -209,7 +208,7 @@ MakePlan = Callable[..., PrivacyPlan]
 
 
 def slotted_plan(*, num_rounds: int = ROUNDS, **changes: Any) -> PrivacyPlan:
-    """A plan with slots, as `PrivacyPlan.build` makes it; `changes` are fields of `AuditSetting`."""
+    """A plan with slots, made by `PrivacyPlan.build`; `changes` are fields of `AuditSetting`."""
     setting = replace(AuditSetting(num_clients=CLIENTS, sample_rate=1.0), **changes)
     return plan_of(setting, num_rounds=num_rounds, participation="schedule", slots=SLOTS, slot_key=KEY)
 
@@ -227,14 +226,14 @@ def check_participation(make: MakePlan = slotted_plan, *, seed: int = 0) -> list
 
 
 def slot_of(client: int | str) -> int:
-    """The slot of a client by its number or its name, by the published formula."""
+    """The slot of a client by its number or name, from the published formula."""
     spelled = b"number:%d" % client if isinstance(client, int) else b"text:" + client.encode()
     key = hashlib.blake2b(KEY.encode(), digest_size=32).digest()
     return int.from_bytes(hashlib.blake2b(spelled, key=key, digest_size=8).digest(), "little") % SLOTS
 
 
 def members(round_index: int, population: int = CLIENTS) -> list[int]:
-    """Who may take part in a round."""
+    """The clients that may take part in a round."""
     return [client for client in range(population) if slot_of(client) == round_index % SLOTS]
 
 
@@ -243,12 +242,12 @@ def check_cohorts(make: MakePlan, *, rng: Rng) -> Finding:
     wrong = ""
     for population in (CLIENTS, CLIENTS - 1):
         sampler = make().sampler
-        drawn = [sampler.draw(population, rng=rng, round_index=t).tolist() for t in range(ROUNDS)]
-        for t, ids in enumerate(drawn):
+        cohorts = [sampler.draw(population, rng=rng, round_index=t).tolist() for t in range(ROUNDS)]
+        for t, ids in enumerate(cohorts):
             may = members(t, population)
             if ids != may:
                 wrong = f"another cohort in round {t} of {population} clients"
-        counts = np.bincount(np.concatenate([np.array(ids, dtype=int) for ids in drawn]), minlength=population)
+        counts = np.bincount(np.concatenate([np.array(ids, dtype=int) for ids in cohorts]), minlength=population)
         if counts.max() > -(-ROUNDS // SLOTS):
             wrong = wrong or f"a client took part {counts.max()} times"
         wrong = wrong or _beyond_the_plan(sampler, population, rng)
@@ -256,9 +255,9 @@ def check_cohorts(make: MakePlan, *, rng: Rng) -> Finding:
         for t in range(SLOTS):
             ids = make().sampler.draw(len(names), rng=rng, round_index=t, names=names)
             if [name for name in names if slot_of(name) == t] != [names[place] for place in ids]:
-                wrong = wrong or "clients with names are in other slots than their names'"
+                wrong = wrong or "clients are not in the slots of their names"
     claim = f"once in {SLOTS} rounds, at most {-(-ROUNDS // SLOTS)} times, by the hash of the id alone"
-    return Finding(SUBJECT, "slots", claim, wrong or "so", not wrong)
+    return Finding(SUBJECT, "slots", claim, wrong or "holds", not wrong)
 
 
 def _beyond_the_plan(sampler: Any, population: int, rng: Rng) -> str:
@@ -270,21 +269,21 @@ def _beyond_the_plan(sampler: Any, population: int, rng: Rng) -> str:
 
 
 def check_own_slot(make: MakePlan) -> Finding:
-    """A client that reports in every round counts in the rounds of its slot alone: never twice within b rounds."""
+    """A client that reports in every round counts only in its slot's rounds: never twice within b rounds."""
     mechanism: Any = make().mechanism
     client, row = members(1)[0], np.full(mechanism.coordinates.width, CLIP)
     everywhere = _totals(mechanism, dict.fromkeys(range(ROUNDS), (client, row, 0)))
     nowhere = _totals(mechanism, {})
-    counted = [t for t in range(ROUNDS) if _behind_c(mechanism, everywhere - nowhere, t).any()]
-    allowed = [t for t in range(ROUNDS) if t >= 1]  # its blocks are adjacent: rounds 1 to 3, 4 to 6, ...
-    own = _totals(mechanism, dict.fromkeys(range(1, ROUNDS, SLOTS), (client, row, 0)))
-    holds = bool((everywhere == own).all()) and counted == allowed
-    measured = "so" if holds else "a report from outside of the slot moved the release"
-    return Finding(SUBJECT, "own slot", "a client counts in its own slot's rounds alone", measured, holds)
+    rounds_with_effect = [t for t in range(ROUNDS) if _behind_c(mechanism, everywhere - nowhere, t).any()]
+    slot_rounds = [t for t in range(ROUNDS) if t >= 1]  # its blocks are adjacent: rounds 1 to 3, 4 to 6, ...
+    within_slot = _totals(mechanism, dict.fromkeys(range(1, ROUNDS, SLOTS), (client, row, 0)))
+    holds = bool((everywhere == within_slot).all()) and rounds_with_effect == slot_rounds
+    measured = "holds" if holds else "a report from outside of the slot moved the release"
+    return Finding(SUBJECT, "own slot", "a client counts only in its slot's rounds", measured, holds)
 
 
 def check_blocks(make: MakePlan) -> Finding:
-    """Neighbours that take part in all their rounds, with the same noise: every block behind C is at most S long."""
+    """Neighbours in all their rounds, under the same noise: every block behind C has length at most S."""
     mechanism: Any = make().mechanism
     limit, worst = claimed_sensitivity(mechanism), 0.0
     for first in range(SLOTS):
@@ -296,7 +295,7 @@ def check_blocks(make: MakePlan) -> Finding:
                 block = [_behind_c(mechanism, apart, t) for t in range(start, min(start + SLOTS, ROUNDS))]
                 worst = max(worst, float(np.linalg.norm(block)))
     claim = f"one client moves a block by at most S = {limit:.6g}"
-    return Finding(SUBJECT, "blocks", claim, f"{worst:.6g} at the worst", worst <= limit * (1 + 1e-9))
+    return Finding(SUBJECT, "blocks", claim, f"{worst:.6g} at worst", worst <= limit * (1 + 1e-9))
 
 
 def check_whiteness(make: MakePlan, *, secure: bool, rng: Rng) -> Finding:
@@ -318,10 +317,10 @@ def check_whiteness(make: MakePlan, *, secure: bool, rng: Rng) -> Finding:
 
 
 def check_canary(make: MakePlan, *, rng: Rng) -> Finding:
-    """A client that takes part in all its rounds is distinguished from an absent one no better than mu = sqrt(R) / z.
+    """A client that takes part in all its rounds is hidden at least as well as mu = sqrt(R) / z says.
 
-    Without counts its message lies in one coordinate. The coordinates of a wide release stand for as many runs: each
-    has noise of its own. What the client adds to them is read off a narrow release.
+    Without counts its message lies in one coordinate. The coordinates of a wide release stand for as many runs, since
+    each has independent noise. The client's contribution is measured on a narrow release.
     """
     common: dict[str, Any] = {"noise_multiplier": 1.0, "num_clusters": 1, "count_weight": 0.0}
     narrow: Any = make(clustered=1, **common).mechanism
@@ -329,12 +328,12 @@ def check_canary(make: MakePlan, *, rng: Rng) -> Finding:
     messages = {t: (members(0)[0], np.array([CLIP]), 0) for t in range(0, ROUNDS, SLOTS)}
     claimed = math.sqrt(len(messages)) / narrow.event.noise_multiplier
     shift = (_totals(narrow, messages) - _totals(narrow, {}))[:, :1]
-    known = np.array([_behind_c(narrow, shift, t) for t in range(ROUNDS)])
+    shifts = np.array([_behind_c(narrow, shift, t) for t in range(ROUNDS)])
 
-    def statistic(moved: Array) -> Array:
-        totals = _totals(wide, {}, rng=rng)[:, :RUNS] + moved
+    def statistic(shift: Array) -> Array:
+        totals = _totals(wide, {}, rng=rng)[:, :RUNS] + shift
         behind = np.array([_behind_c(wide, totals, t) for t in range(ROUNDS)])
-        return np.asarray((behind * known).sum(axis=0)[:, None])
+        return np.asarray((behind * shifts).sum(axis=0)[:, None])
 
     measured_mu = separation(*error_bounds(statistic(0 * shift), statistic(shift)))
     claim = f"mu <= sqrt(R) / z = {claimed:.3g} over {len(messages)} participations"
@@ -343,13 +342,13 @@ def check_canary(make: MakePlan, *, rng: Rng) -> Finding:
 
 @dataclass(frozen=True)
 class _Watched:
-    """A mechanism that remembers who reported in each round."""
+    """A mechanism that records the reporting clients of each round."""
 
     mechanism: Any
     seen: dict[int, list[int]]
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the mechanism's own."""
+        """Delegate all other attributes to the mechanism."""
         return getattr(self.mechanism, name)
 
     def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
@@ -360,23 +359,23 @@ class _Watched:
 
 
 def check_trained_cohorts(make: MakePlan, *, seed: int) -> Finding:
-    """In a training run the cohorts are those of the slots, whatever the clients' data are."""
+    """In a training run the cohorts are those of the slots, whatever data the clients have."""
     training = Training(joint_target(), simulate, seed=seed)
     shape = training.plan().mechanism.coordinates
     plan = make(num_clients=NUM_CLIENTS, num_rounds=4, num_clusters=2, shared=shape.shared, clustered=shape.clustered)
     watched = _Watched(plan.mechanism, {})
     training.run(replace(plan, mechanism=watched))
-    named = _Watched(plan.mechanism, {})
+    by_name = _Watched(plan.mechanism, {})
     data = replace(small_population(0), clients=_NAMES[:NUM_CLIENTS])
-    training.run(replace(plan, mechanism=named), data=data)
-    due = {t: [int(name) for name in data.clients if slot_of(name) == t % SLOTS] for t in range(4)}
-    holds = watched.seen == {t: members(t, NUM_CLIENTS) for t in range(4)} and named.seen == due
-    measured = "so" if holds else "cohorts of a training run are others"
+    training.run(replace(plan, mechanism=by_name), data=data)
+    expected = {t: [int(name) for name in data.clients if slot_of(name) == t % SLOTS] for t in range(4)}
+    holds = watched.seen == {t: members(t, NUM_CLIENTS) for t in range(4)} and by_name.seen == expected
+    measured = "holds" if holds else "a training run has other cohorts"
     return Finding(SUBJECT, "trained cohorts", "cohorts follow the slots, not data", measured, holds)
 
 
 def _totals(mechanism: Any, messages: dict[int, tuple[int, Array, int]], *, rng: Rng | None = None) -> Array:
-    """(rounds, width) noisy sums, in units of the clip's; without `rng` the same noise in every call."""
+    """(rounds, width) noisy sums in units of the clip; without `rng` every call uses the same noise."""
     rng, past, totals = rng or np.random.default_rng(1), mechanism.first_past(), []
     for t in range(ROUNDS):
         reports = _reports([messages[t]] if t in messages else [], mechanism.coordinates.width)
@@ -386,13 +385,13 @@ def _totals(mechanism: Any, messages: dict[int, tuple[int, Array, int]], *, rng:
     return np.array(totals) * 2.0 ** (math.floor(math.log2(CLIP)) - 30)
 
 
-def _reports(given: Sequence[tuple[int, Array, int]], width: int) -> Reports:
-    rows = np.array([row for _, row, _ in given]).reshape(len(given), width)
-    choices = np.array([choice for *_, choice in given], dtype=np.int64)
-    return Reports(rows, choices, client_ids=np.array([client for client, *_ in given], dtype=np.int64))
+def _reports(messages: Sequence[tuple[int, Array, int]], width: int) -> Reports:
+    rows = np.array([row for _, row, _ in messages]).reshape(len(messages), width)
+    choices = np.array([choice for *_, choice in messages], dtype=np.int64)
+    return Reports(rows, choices, client_ids=np.array([client for client, *_ in messages], dtype=np.int64))
 
 
 def _behind_c(mechanism: Any, totals: Array, t: int) -> Array:
-    """Row t of C times what was released."""
+    """Row t of C times the released sums."""
     c = mechanism.correlation.coefficients
     return np.asarray(sum(value * totals[t - lag] for lag, value in enumerate(c) if lag <= t))

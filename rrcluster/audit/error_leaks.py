@@ -25,7 +25,7 @@ class FailingEngine:
     client: int | None
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the engine's own."""
+        """Delegate all other attributes to the engine."""
         return getattr(self.engine, name)
 
     def train(self, calls: Any) -> Any:
@@ -36,7 +36,7 @@ class FailingEngine:
         return self.engine.train(calls)
 
     def measure(self, questions: Any) -> Any:
-        """As the engine does."""
+        """Measure as the engine does."""
         return self.engine.measure(questions)
 
 
@@ -45,20 +45,20 @@ class FailsAfterwards(Recorder):
 
     def released(self, reports: Reports, release: Callable[[], Release]) -> Release:
         """Release; the second time, fail afterwards."""
-        made = super().released(reports, release)
+        result = super().released(reports, release)
         if len(self.raw) == 2:
             raise OverflowError(SECRET)
-        return made
+        return result
 
 
 def check_discretion(training: Training) -> Finding:
-    """A client whose computation fails sends nothing and the run goes on; other errors have one fixed text.
+    """A client whose computation fails sends nothing and the run goes on; all other errors have one fixed text.
 
-    Deterministic. A failed round is not tried again under the same charge, and no raw report is kept.
+    Deterministic. A failed round is not repeated under the same charge, and no raw report is retained.
     """
     wrong = _one_client_fails(training) or _everything_fails(training) or _release_fails(training)
-    claim = "a failing client stops nothing, and errors say nothing of clients"
-    return Finding(training.subject, "discretion", claim, wrong or "so", not wrong)
+    claim = "a failing client stops nothing, and errors reveal nothing about clients"
+    return Finding(training.subject, "discretion", claim, wrong or "holds", not wrong)
 
 
 def _one_client_fails(training: Training) -> str:
@@ -70,10 +70,10 @@ def _one_client_fails(training: Training) -> str:
     except Exception as error:
         return f"one client's failure stops the run ({type(error).__name__})"
     if any(record.collection.honest is not None for record in records):
-        return "raw reports or sums are kept"
+        return "raw reports or sums are retained"
     others = np.delete(everyone, 3)
-    heard = all(np.array_equal(np.sort(one.client_ids), others) for one in recorder.reported)
-    return "" if heard else "one client's failure changes who else is heard"
+    complete = all(np.array_equal(np.sort(one.client_ids), others) for one in recorder.reported)
+    return "" if complete else "one client's failure changes which other clients report"
 
 
 def _everything_fails(training: Training) -> str:
@@ -83,7 +83,7 @@ def _everything_fails(training: Training) -> str:
         return _revealed(error)
     except Exception as error:
         return f"{type(error).__name__} reaches the caller"
-    return "a round that failed is passed over"
+    return "a failed round is skipped"
 
 
 def _release_fails(training: Training) -> str:
@@ -98,14 +98,14 @@ def _release_fails(training: Training) -> str:
         )
     except Exception as error:
         return f"{type(error).__name__} reaches the caller"
-    return "a round that failed after its release is made again under one charge"
+    return "a round that failed after its release is repeated under one charge"
 
 
 def _revealed(error: BaseException) -> str:
     if SECRET in str(error) or any(part in str(error) for part in ("MemoryError", "OverflowError")):
-        return "an error says why a round failed"
+        return "an error reveals why a round failed"
     carried = error.__cause__ is not None or error.__context__ is not None
-    return "an error carries the reason why a round failed" if carried else ""
+    return "an error carries the reason for a failed round" if carried else ""
 
 
 def _failing(*, client: int | None) -> FailingEngine:

@@ -1,7 +1,7 @@
-"""Federations: sums under masks are exact or refused, the noise is the members', and stated costs are theirs too.
+"""Federations: masked sums are exact or refused, members add the noise, and stated costs hold towards them too.
 
-Members, their daemons and the server are in this process; nothing is written but members' ledgers, in a temporary
-folder. Clients have one sample each, so that nothing of their messages is drawn and the audit can add them up itself.
+Members, their daemons and the server are in this process; the only files are members' ledgers, in a temporary folder.
+Clients have one sample each, so that their messages involve no randomness and the audit can add them up itself.
 """
 
 import logging
@@ -62,7 +62,7 @@ STAGES = ("advertise", "share", "mask", "sign", "reveal")
 
 @dataclass
 class Aggregation:
-    """An attempt among clients in this process. `gone` do not answer from a stage on; `spoil` changes one answer."""
+    """One attempt among clients in this process. `gone` stop answering from a stage on; `spoil` changes one answer."""
 
     terms: Terms
     number: int = 0
@@ -78,7 +78,7 @@ class Aggregation:
         self.blamed: set[int] = set()
 
     def ask(self, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """The answers of all that are there."""
+        """The answers of all clients that are still present."""
         self.log.append(stage)
         if self.gone is not None and self.gone[0] == stage:
             self._left |= self.gone[1]
@@ -88,17 +88,17 @@ class Aggregation:
             self.words = answers
         return answers
 
-    def _answer(self, stage: str, place: int, told: Any) -> Any:
+    def _answer(self, stage: str, place: int, message: Any) -> Any:
         client = self.clients[place]
         if stage == "mask":
-            client.open(told)
+            client.open(message)
             answer: Any = client.mask(values()[place], task_digest=b"told")
         else:
-            answer = client.advertise() if stage == "advertise" else getattr(client, stage)(told)
+            answer = client.advertise() if stage == "advertise" else getattr(client, stage)(message)
         return _spoiled(answer) if self.spoil == (stage, place) else answer
 
     def total(self) -> Array:
-        """The sum, as the server gets it."""
+        """The sum that the server obtains."""
         return secure_sum(
             self.attempt,
             self.ask,
@@ -109,7 +109,7 @@ class Aggregation:
 
 
 def _spoiled(answer: Any) -> Any:
-    """An answer of the right form with a wrong byte in it; words and envelopes of another number."""
+    """An answer of the right form with a wrong byte; words and envelopes with another number."""
     if isinstance(answer, np.ndarray):
         return answer[:-1]
     if isinstance(answer, bytes):
@@ -121,7 +121,7 @@ def _spoiled(answer: Any) -> Any:
 
 
 def values() -> Array:
-    """(members, WIDTH) what each member hides."""
+    """(members, WIDTH) the value that each member hides."""
     return np.random.default_rng(5).integers(-(2**20), 2**20, size=(MEMBERS, WIDTH))
 
 
@@ -130,16 +130,16 @@ def _terms(*, colluders: int = 0) -> Terms:
 
 
 def check_secure_sums() -> list[Finding]:
-    """Sums of four members: exact with all, with one gone in any stage and with one liar in any stage, who is named.
+    """Sums of four members: exact with all, with one gone and with one liar in any stage, who is named.
 
-    Deterministic but for keys. The charge comes before anybody reveals; too few survivors or signatures leave no sum
-    and no charge; words of one attempt say nothing of another's.
+    Deterministic but for keys. The charge comes before any member reveals its masks; too few survivors or signatures
+    leave no sum and no charge; words of one attempt reveal nothing of another's.
     """
     wrong = _exact() or _charged_first() or _too_few()
-    claim = "a sum is exact, of enough members and charged before it is known, or refused"
-    found = [Finding(SUBJECT, "secure sums", claim, wrong or "so, in every stage", not wrong)]
+    claim = "a sum is refused, or exact, of enough members and charged before it is known"
+    findings = [Finding(SUBJECT, "secure sums", claim, wrong or "holds, in every stage", not wrong)]
     masked = _masked()
-    return [*found, Finding(SUBJECT, "masks", "words of an attempt look random", masked or "so", not masked)]
+    return [*findings, Finding(SUBJECT, "masks", "words of an attempt look random", masked or "holds", not masked)]
 
 
 def _exact() -> str:
@@ -155,18 +155,18 @@ def _exact() -> str:
         if not np.array_equal(total, values()[counted].sum(axis=0)):
             return f"another sum with {how}"
         if lab.spoil is not None and lab.blamed != {lab.spoil[1]}:
-            return f"{how} is not named, or somebody else is"
+            return f"{how} is not named, or another member is"
     return ""
 
 
 def _charged_first() -> str:
     lab = Aggregation(_terms())
     lab.total()
-    return "" if lab.log == [*STAGES[:4], "charge", "reveal"] else f"in this order: {', '.join(lab.log)}"
+    return "" if lab.log == [*STAGES[:4], "charge", "reveal"] else f"wrong order: {', '.join(lab.log)}"
 
 
 def _too_few() -> str:
-    """With one colluder three of four must survive, and three sign; nobody signs two lists."""
+    """With one colluder three of four members must survive, and three sign; nobody signs two lists."""
     for gone in (frozenset({2, 3}), frozenset({0, 1})):
         for stage in ("mask", "sign"):
             lab = Aggregation(_terms(colluders=1), gone=(stage, gone))
@@ -174,12 +174,12 @@ def _too_few() -> str:
                 return f"a sum of two members is charged or unmasked, where one may collude ({stage})"
     lab = Aggregation(_terms(), gone=("reveal", frozenset(range(MEMBERS))))
     if not refused(lab.total, ProtocolError):
-        return "a sum is known before anybody reveals"
+        return "a sum is known before any member reveals its masks"
     return "" if refused(lambda: lab.clients[0].sign((0, 1, 2)), ProtocolError) else "a member signs two lists"
 
 
 def _masked() -> str:
-    """Words of equal values: uniform, and unrelated from attempt to attempt, alone and as sums of any two members."""
+    """Words of equal values: uniform, and unrelated between attempts, alone and as sums of any two members."""
     labs = [Aggregation(_terms(), number=number) for number in (0, 1)]
     for lab in labs:
         lab.total()
@@ -204,24 +204,24 @@ def _agreement(*, colluders: int = 0, mode: str = "secure", **settings: Any) -> 
 
 
 def check_noise_shares() -> Finding:
-    """Three honest shares hold at least the noise of the plan, and not much more; sums that cannot be are refused."""
+    """Three honest shares hold at least the plan's noise, and little more; impossible sums are refused."""
     wrong = ""
     for colluders in (0, 1):
         agreed = AgreedRun.build(_agreement(colluders=colluders))
         secure: Any = agreed.secure
         mechanism, honest = secure.plan.mechanism, 3
         clip, weight = mechanism.update_clip, mechanism.count_weight
-        due = mechanism.event.noise_multiplier * math.hypot(clip, weight) / mechanism.step
-        drawn = np.concatenate([secure.noise_share() for _ in range(40)])
-        if not 1 <= secure.sigma * math.sqrt(honest) / due <= 1.001:
-            wrong = wrong or f"{honest} shares of {secure.sigma} steps, for noise of {due:.6g}"
-        if scale_p_value(drawn, secure.sigma) < SIGNIFICANCE:
+        required = mechanism.event.noise_multiplier * math.hypot(clip, weight) / mechanism.step
+        shares = np.concatenate([secure.noise_share() for _ in range(40)])
+        if not 1 <= secure.sigma * math.sqrt(honest) / required <= 1.001:
+            wrong = wrong or f"{honest} shares of {secure.sigma} steps, for noise of {required:.6g}"
+        if scale_p_value(shares, secure.sigma) < SIGNIFICANCE:
             wrong = wrong or "shares have another std than stated"
         if (secure.terms.least_survivors, secure.terms.most_colluders) != (honest + colluders, colluders):
             wrong = wrong or f"{secure.terms.least_survivors} survivors are enough for {honest} honest ones"
         wrong = wrong or _impossible(secure)
     claim = "the honest members' shares are the plan's noise"
-    return Finding(SUBJECT, "noise shares", claim, wrong or "so", not wrong)
+    return Finding(SUBJECT, "noise shares", claim, wrong or "holds", not wrong)
 
 
 def _impossible(secure: SecurePlan) -> str:
@@ -240,31 +240,31 @@ def _impossible(secure: SecurePlan) -> str:
 
 
 def check_federated_cost() -> Finding:
-    """What operators sign, against the audit's own formula: towards the server, towards members, over a lifetime."""
+    """The signed cost, against the audit's own formula: towards the server, members, and over a lifetime."""
     wrong = ""
     for colluders in (0, 1):
         agreed = AgreedRun.build(_agreement(colluders=colluders))
-        stated, secure = agreed.guarantee(), agreed.secure
+        guarantee, secure = agreed.guarantee(), agreed.secure
         noise = agreed.plan.event.noise_multiplier / math.sqrt(ROUNDS)
-        left = 1.0 if colluders else math.sqrt(2 / 3)  # of three shares a member takes its own off
-        due = {"epsilon": noise, "epsilon_towards_members": noise * left}
-        for name, multiplier in due.items():
-            if stated[name] < gaussian_epsilon(multiplier, stated["delta"]) - 1e-6:
-                wrong = wrong or f"{name} = {stated[name]:.4g} with {colluders} colluders"
-        if stated["adjacency"] != "zero-out" or secure is None or stated["delta"] < agreed.plan.delta:
-            wrong = wrong or f"{stated['adjacency']} at delta = {stated['delta']:g}"
+        remaining = 1.0 if colluders else math.sqrt(2 / 3)  # of three noise shares a member can subtract its own
+        multipliers = {"epsilon": noise, "epsilon_towards_members": noise * remaining}
+        for name, multiplier in multipliers.items():
+            if guarantee[name] < gaussian_epsilon(multiplier, guarantee["delta"]) - 1e-6:
+                wrong = wrong or f"{name} = {guarantee[name]:.4g} with {colluders} colluders"
+        if guarantee["adjacency"] != "zero-out" or secure is None or guarantee["delta"] < agreed.plan.delta:
+            wrong = wrong or f"{guarantee['adjacency']} at delta = {guarantee['delta']:g}"
         with tempfile.TemporaryDirectory() as folder:
             member: Any = SimpleNamespace(path=Path(folder), settings=dict)
-            if agree_to(member, agreed) < gaussian_epsilon(noise * left, stated["delta"]) - 1e-6:
-                wrong = wrong or "a member books less than the other members learn"
-        false = replace(agreed.agreement, guarantee=stated | {"epsilon": stated["epsilon"] / 2})
+            if agree_to(member, agreed) < gaussian_epsilon(noise * remaining, guarantee["delta"]) - 1e-6:
+                wrong = wrong or "a member books less than the cost towards other members"
+        false = replace(agreed.agreement, guarantee=guarantee | {"epsilon": guarantee["epsilon"] / 2})
         if not refused(lambda false=false: AgreedRun.build(false), PrivacyError):  # type: ignore[misc]
-            wrong = wrong or "an agreement that states another epsilon is taken"
+            wrong = wrong or "an agreement with a wrong epsilon is accepted"
     sampled: dict[str, Any] = {"participation": "poisson", "sample_rate": 0.5}
     if not refused(lambda: _agreement(**sampled)):
-        wrong = wrong or "amplification is claimed towards a server that sees who takes part"
-    claim = "signed costs are those of what each side sees"
-    return Finding(SUBJECT, "signed cost", claim, wrong or "so", not wrong)
+        wrong = wrong or "amplification is claimed towards a server that sees cohorts"
+    claim = "signed costs cover what each party sees"
+    return Finding(SUBJECT, "signed cost", claim, wrong or "holds", not wrong)
 
 
 def _population(place: int) -> FederatedData:
@@ -275,19 +275,19 @@ def _population(place: int) -> FederatedData:
 
 @dataclass(frozen=True)
 class _NotedShares(SecurePlan):
-    """A plan that notes the shares that are drawn."""
+    """A plan that records the noise shares it draws."""
 
     drawn: list[Array] = field(default_factory=list)
 
     def noise_share(self) -> Array:
-        """A share, noted."""
+        """A noise share, recorded."""
         self.drawn.append(super().noise_share())
         return self.drawn[-1]
 
 
 def _noting(agreed: AgreedRun) -> AgreedRun:
-    own: Any = agreed.secure
-    return replace(agreed, secure=_NotedShares(own.plan, own.terms, own.sigma)) if own else agreed
+    secure: Any = agreed.secure
+    return replace(agreed, secure=_NotedShares(secure.plan, secure.terms, secure.sigma)) if secure else agreed
 
 
 def _daemons(agreed: AgreedRun, folder: Path) -> dict[int, Daemon]:
@@ -308,20 +308,20 @@ def _rounds(agreed: AgreedRun, collect: Callable[[Guidance, Charge], Any], ledge
 
 
 def check_federated_rounds() -> Finding:
-    """Rounds among daemons: the sum is that of clients' messages and one share of each member, and members count it.
+    """Rounds among daemons: the sum is clients' messages and one share per member, and members count it.
 
-    Exact, in whole numbers. In plain mode a round that fewer members than agreed on answer is neither charged nor
-    released; a member answers no attempt twice, nor more of them than it signed.
+    Exact, in whole numbers. In plain mode a round that fewer members answer than agreed is neither charged nor
+    released; a member answers no attempt twice, nor more attempts than it signed.
     """
     with tempfile.TemporaryDirectory() as folder, _quiet():
         wrong = _secure_rounds(Path(folder) / "secure") or _thin_rounds(Path(folder) / "plain")
     claim = "released = messages + shares; charged only with enough members; nothing twice"
-    return Finding(SUBJECT, "federated rounds", claim, wrong or "so, exactly", not wrong)
+    return Finding(SUBJECT, "federated rounds", claim, wrong or "holds, exactly", not wrong)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of what is refused here on purpose."""
+    """Without the warnings of refusals that these checks provoke."""
     log = logging.getLogger("rrcluster")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -340,17 +340,17 @@ def _secure_rounds(folder: Path) -> str:
     def noted(guidance: Guidance, charge: Charge) -> NoisySum:
         shares.clear()
         noisy = collect(guidance, charge)
-        due = np.sum(shares, axis=0) + _messages(agreed, guidance)
-        if len(shares) != MEMBERS or not np.array_equal(noisy.total, due):
-            wrong.append("the sum is not that of the clients' messages and a share of each member")
+        expected = np.sum(shares, axis=0) + _messages(agreed, guidance)
+        if len(shares) != MEMBERS or not np.array_equal(noisy.total, expected):
+            wrong.append("the sum is not the clients' messages plus one share per member")
         return noisy
 
-    made = sum(1 for _ in _rounds(agreed, noted, ledger))
+    num_rounds = sum(1 for _ in _rounds(agreed, noted, ledger))
     joined = {daemon.ledger.joined(agreed.agreement.digest) for daemon in daemons.values()}
-    if (made, ledger.num_charged, joined) != (ROUNDS, ROUNDS, {ROUNDS}):
-        wrong.append(f"{made} rounds, {ledger.num_charged} charged, {joined} in members' ledgers")
+    if (num_rounds, ledger.num_charged, joined) != (ROUNDS, ROUNDS, {ROUNDS}):
+        wrong.append(f"{num_rounds} rounds, {ledger.num_charged} charged, {joined} in members' ledgers")
     if not refused(lambda: list(_rounds(agreed, SecureCollect(agreed, transport), Ledger(secure=True))), RoundError):
-        wrong.append("members answer more attempts than they signed")
+        wrong.append("a member answers more attempts than it signed")
     again = ClientLedger(folder / "again.jsonl")
     for attempt in (0, 1):
         again.join(b"audit", 0, attempt, limit=9)

@@ -1,7 +1,7 @@
 """Whole runs with and without other clients: given the same releases, nobody's reports change in any round.
 
-This is what Theorem 1 of docs/privacy.md asks of clients, over all rounds: what they remember, how they choose under
-every initialisation and exploration, and who fails. Clients are computed one by one, so that reports are equal to the
+Theorem 1 of docs/privacy.md requires this of clients over all rounds: their memory, their choices under every
+initialisation and exploration, and their failures. Clients are computed one by one, so that reports are equal to the
 bit.
 """
 
@@ -34,7 +34,7 @@ _FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
 
 @dataclass(frozen=True)
 class Scene:
-    """One way to train: a method, how its models begin, and how strongly clients explore."""
+    """A training setup: the method, the initialisation and the strength of exploration."""
 
     method: str
     init: Init = "independent"
@@ -42,7 +42,7 @@ class Scene:
 
     @property
     def num_rounds(self) -> int:
-        """A survey needs some rounds of its own."""
+        """Enough rounds for the scene; a survey adds some."""
         return ROUNDS + 3 if self.init == "survey" else ROUNDS
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Scene:
 
 
 class RepeatedStreams(SecureStreams):
-    """Secure streams with repeatable client keys, so that clients draw the same in two runs."""
+    """Secure streams with repeatable client keys, so that clients draw the same numbers in two runs."""
 
     def __init__(self, seed: int) -> None:
         """As `Streams(seed)`, except for the noise."""
@@ -81,10 +81,10 @@ WITH_MEMORY = (
 
 
 def check_histories(training: Training) -> Finding:
-    """Runs in which half of the clients are gone, or have other data: the other half reports the same, bit by bit.
+    """Runs in which half of the clients are gone or have other data: the other half reports the same, bit for bit.
 
-    Deterministic. Releases and cohorts are given beforehand and the draws are the same; some clients drop out, some are
-    hostile. Where the guarantee does not cover memory, clients report the same as well if it is their first round.
+    Deterministic. Releases and cohorts are fixed beforehand and the draws are the same; some clients drop out, some are
+    hostile. Where the guarantee does not cover memory, clients must report the same as in their first round.
     """
     target, wrong = training.target, ""
     for scene in _scenes(target):
@@ -92,27 +92,27 @@ def check_histories(training: Training) -> Finding:
         for way in (nullcontext(), surveys_find_groups()) if scene.init == "survey" else (nullcontext(),):
             with way:
                 wrong = wrong or _influence(training, scene, plan, _run(training, scene, plan, data))
-    claim = "given the releases, reports of a whole run depend on nobody else"
-    return Finding(target.name, "histories", claim, wrong or "so, to the last bit", not wrong)
+    claim = "given the releases, a client's reports over a run depend on itself alone"
+    return Finding(target.name, "histories", claim, wrong or "holds, to the last bit", not wrong)
 
 
 def _influence(training: Training, scene: Scene, plan: PrivacyPlan, first: Recorder) -> str:
-    """What of a client's reports changes with the others, where the releases are those of `first`; empty: nothing."""
-    seed, everyone, releases = training.seed, np.arange(NUM_CLIENTS), [made for _, made in first.raw]
+    """The first report that changes with other clients, given the releases of `first`; empty if none does."""
+    seed, everyone, releases = training.seed, np.arange(NUM_CLIENTS), [release for _, release in first.raw]
     even, odd = everyone[::2], everyone[1::2]
 
     def rerun(data: FederatedData, **changes: Any) -> Recorder:
         return _run(training, scene, plan, data, releases, **changes)
 
-    others = {
+    variants = {
         "half of the clients are gone": (even, 0, rerun(_population(seed), absent=odd)),
         "every second client has other data": (even, 0, rerun(_population(seed, odd))),
         "every other client has other data": (odd, 0, rerun(_population(seed, even))),
     }
     if not _covers_memory(training.target):
         last = scene.num_rounds - 1
-        others["nobody took part before"] = (everyone, last, rerun(_population(seed), first_round=last))
-    for how, (same, since, recorder) in others.items():
+        variants["nobody took part before"] = (everyone, last, rerun(_population(seed), first_round=last))
+    for how, (same, since, recorder) in variants.items():
         if changed := _changed(_answers(first), _answers(recorder), same, since):
             return f"{changed} when {how} ({scene})"
     return ""
@@ -161,9 +161,9 @@ def _run(
     absent: Array | None = None,
     first_round: int = 0,
 ) -> Recorder:
-    """All rounds, with given cohorts of nine clients, less those that are absent; nobody before `first_round`."""
-    drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(scene.num_rounds)]
-    cohorts = drawn if absent is None else [np.setdiff1d(ids, absent) for ids in drawn]
+    """All rounds, with fixed cohorts of nine clients less the absent ones; nobody takes part before `first_round`."""
+    full_cohorts = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(scene.num_rounds)]
+    cohorts = full_cohorts if absent is None else [np.setdiff1d(ids, absent) for ids in full_cohorts]
     cohorts = [ids if t >= first_round else ids[:0] for t, ids in enumerate(cohorts)]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
     secure, model = training.target.secure, _model(scene)
@@ -183,7 +183,7 @@ def _run(
     return recorder
 
 
-Answers = list[dict[int, list[Any]]]  # by round: client -> what it sent
+Answers = list[dict[int, list[Any]]]  # for each round: client -> its messages
 
 
 def _answers(recorder: Recorder) -> Answers:
@@ -191,15 +191,15 @@ def _answers(recorder: Recorder) -> Answers:
 
 
 def _sent(reports: Reports) -> dict[int, list[Any]]:
-    sent: dict[int, list[Any]] = {}
+    answers: dict[int, list[Any]] = {}
     for place, client in enumerate(np.asarray(reports.client_ids).tolist()):
         parts = (reports.updates, reports.choices, reports.destinations, reports.evaluations)
-        sent.setdefault(client, []).append([None if part is None else _plain(part[place]) for part in parts])
-    return sent
+        answers.setdefault(client, []).append([None if part is None else _plain(part[place]) for part in parts])
+    return answers
 
 
 def _plain(value: Any) -> Any:
-    """A value as bytes, where it is an array of numbers: NaN equals itself there."""
+    """A value as bytes, where it is an array of numbers, so that NaN equals itself."""
     array = np.asarray(as_numpy(value))
     return repr(value) if array.dtype == object else (str(array.dtype), array.tobytes())
 
@@ -209,12 +209,12 @@ def _changed(whole: Answers, other: Answers, same: Array, since: int) -> str:
     for t, (one, two) in enumerate(zip(whole, other, strict=True)):
         for client in same.tolist():
             if t >= since and one.get(client) != two.get(client):
-                return f"client {client} reports otherwise in round {t}"
+                return f"client {client} reports differently in round {t}"
     return ""
 
 
 def _population(seed: int, others: Array | None = None) -> FederatedData:
-    """Three classes; clients of 1 to 5 samples. Those of `others` are of other scales, classes and numbers."""
+    """Three classes; clients of 1 to 5 samples. Clients in `others` have other scales, classes and numbers."""
     rng = stream(seed, "histories", 1)
     sizes = 1 + np.arange(NUM_CLIENTS) % 5
     inputs = [rng.standard_normal((size, DIMENSION)) for size in sizes.tolist()]

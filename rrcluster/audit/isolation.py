@@ -26,7 +26,7 @@ from rrcluster.types import Array
 
 NUM_CLIENTS, DIMENSION = 24, 6
 STRANGER = NUM_CLIENTS - 1
-# What the stranger's inputs look like: scale, number of samples
+# the stranger's inputs: name -> (scale, number of samples)
 EXTREMES = {
     "inputs of zero": (0.0, 5),
     "one large sample": (1e3, 1),
@@ -36,21 +36,21 @@ EXTREMES = {
 
 
 def check_strangers(training: Training) -> Finding:
-    """A round with and without an extreme client, same state, same draws: nobody else's answer changes.
+    """A round with and without an extreme client, same state and draws: nobody else's answer changes.
 
     Deterministic. Clients of different sizes, classes and scales; the stranger's losses are far from everybody's, so a
-    minimum, mean or scale over all clients moves with it. With evaluations where the mechanism has them.
+    minimum, mean or scale over all clients moves with it. Evaluations are included where the mechanism has them.
     """
     worst, where = 0.0, ""
     for name, (scale, samples) in EXTREMES.items():
         data, plan = _population(training.seed, scale, samples), _plan(training)
         with np.errstate(all="ignore"):
-            whole = _one_round(training, plan, data, np.arange(NUM_CLIENTS))
+            with_stranger = _one_round(training, plan, data, np.arange(NUM_CLIENTS))
             without = _one_round(training, plan, data, np.arange(STRANGER))
-        moved = max(difference(whole, without, STRANGER), _evaluations_apart(whole, without))
-        if not moved <= worst:
-            worst, where = moved, name
-    measured = "so" if worst < 1e-4 else f"answers of others change ({worst:.2g}) beside {where}"
+        change = max(difference(with_stranger, without, STRANGER), _evaluations_apart(with_stranger, without))
+        if not change <= worst:
+            worst, where = change, name
+    measured = "holds" if worst < 1e-4 else f"answers of others change ({worst:.2g}) beside {where}"
     return Finding(training.subject, "strangers", "answers do not depend on an extreme client", measured, worst < 1e-4)
 
 
@@ -79,10 +79,10 @@ def _one_round(training: Training, plan: PrivacyPlan, data: FederatedData, cohor
     return recorder.reported[0]
 
 
-def _evaluations_apart(whole: Reported, without: Reported) -> float:
-    if whole.evaluations is None or without.evaluations is None:
-        return 0.0 if whole.evaluations is without.evaluations else np.inf
-    return float(np.abs(whole.evaluations[:STRANGER] - without.evaluations).max())
+def _evaluations_apart(with_stranger: Reported, without: Reported) -> float:
+    if with_stranger.evaluations is None or without.evaluations is None:
+        return 0.0 if with_stranger.evaluations is without.evaluations else np.inf
+    return float(np.abs(with_stranger.evaluations[:STRANGER] - without.evaluations).max())
 
 
 def _population(seed: int, scale: float, samples: int) -> FederatedData:
@@ -98,14 +98,14 @@ def _population(seed: int, scale: float, samples: int) -> FederatedData:
 
 
 class KeepingLoss:
-    """A loss relative to its running mean, which it keeps while it trains."""
+    """A loss relative to a running mean that it updates while it trains."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
+        """Start without a mean."""
         self.mean = 1.0
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(s,) of each sample."""
+        """(s,) losses of the samples."""
         losses = (outputs[:, 0] - targets) ** 2
         if not outputs.requires_grad:
             return losses
@@ -114,10 +114,10 @@ class KeepingLoss:
 
 
 class KeepingNetwork(nn.Module):
-    """Trains less the running mean of what it was given, which it keeps, and with numbers of three generators."""
+    """A network that subtracts a running mean of its inputs and adds numbers from three generators."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
+        """Start without a mean."""
         super().__init__()
         self.layer, self.mean, self.seen = nn.Linear(DIMENSION, 1), torch.zeros(DIMENSION), list[Tensor]()
 
@@ -132,10 +132,10 @@ class KeepingNetwork(nn.Module):
 
 
 def check_own_networks(training: Training) -> list[Finding]:
-    """Networks and losses that keep what they see, as people bring them: others' updates and losses do not move a bit.
+    """Users' networks and losses with state: other clients' updates and losses do not change by a bit.
 
-    Deterministic. The trial that every network of one's own goes through must refuse them as well, and a secure plan
-    the engine that computes all clients with one copy.
+    Deterministic. The trial that every user's network goes through must refuse them as well, and so must a secure plan
+    refuse the engine that computes all clients with one copy.
     """
     data = _population(training.seed, 1e3, 5)
     data = from_arrays(
@@ -150,27 +150,29 @@ def check_own_networks(training: Training) -> list[Finding]:
     for cohort in (everybody, everybody[:0:-1], everybody[::2]):
         recorder = Recorder(plan.mechanism, cohorts=[np.sort(cohort)])
         engine: Any = pick_engine("auto", model=model, device=torch.device("cpu"), alone=True)
-        given = {"model": model, "engine": engine, "method": METHODS["ifca"], "streams": RepeatedStreams(0)}
-        training.run(around(plan, recorder), data=data, **given)
+        arguments = {"model": model, "engine": engine, "method": METHODS["ifca"], "streams": RepeatedStreams(0)}
+        training.run(around(plan, recorder), data=data, **arguments)
         reports = recorder.reported[0]
         sent.append(
             dict(zip(reports.client_ids.tolist(), zip(reports.updates, reports.choices, strict=True), strict=True))
         )
     same = all(
-        own[1] == sent[0][client][1] and np.array_equal(own[0], sent[0][client][0])
-        for others in sent[1:]
-        for client, own in others.items()
+        report[1] == sent[0][client][1] and np.array_equal(report[0], sent[0][client][0])
+        for answers in sent[1:]
+        for client, report in answers.items()
     )
     plain = from_module(nn.Linear(DIMENSION, 1), fresh=True)
     shared = {"model": plain, "engine": BatchedEngine(plain), "method": METHODS["ifca"], "streams": SecureStreams()}
-    taken = not refused(lambda: training.run(plan, data=data, **shared), PrivacyError)
-    passes = [what for what, kept in _KEPT.items() if not refused(lambda kept=kept: fitted(kept(), data))]  # type: ignore[misc]
-    claim = "nothing that a network or loss keeps reaches another client"
-    measured = "so, to the bit" if same and not taken else "an update differs where others take part"
-    trial = f"{', '.join(passes)} passes" if passes else "so"
+    accepted = not refused(lambda: training.run(plan, data=data, **shared), PrivacyError)
+    passes = [what for what, part in _KEPT.items() if not refused(lambda part=part: fitted(part(), data))]  # type: ignore[misc]
+    claim = "no state of a network or loss reaches another client"
+    measured = "holds, to the bit" if same and not accepted else "an update differs when others take part"
+    trial = f"{', '.join(passes)} passes" if passes else "holds"
     return [
-        Finding(training.subject, "own networks", claim, measured, same and not taken),
-        Finding(training.subject, "own networks, trial", "what remembers is refused", trial, not passes),
+        Finding(training.subject, "own networks", claim, measured, same and not accepted),
+        Finding(
+            training.subject, "own networks, trial", "networks and losses with state are refused", trial, not passes
+        ),
     ]
 
 

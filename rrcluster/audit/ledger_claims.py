@@ -1,4 +1,4 @@
-"""Ledgers charge before a release, and repeats with fresh noise; plans state the cost of every release they allow."""
+"""Ledgers charge before a release, and again for fresh noise; plans state the cost of every release they allow."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ _SETUP = {"config": "a", "torch": "1"}
 
 
 def check_ledger_rules() -> Finding:
-    """Every rule of the ledger, tried. Deterministic."""
+    """Try every rule of the ledger. Deterministic."""
     wrong = ""
     for rule in RULES:
         with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +34,7 @@ def check_ledger_rules() -> Finding:
             except Exception as error:  # a rule that cannot be tried does not hold
                 wrong = wrong or f"{rule.__name__}: {type(error).__name__}: {error}"
     claim = "charges are on disk first, counted, limited, and never changed"
-    return Finding("ledger", "ledger rules", claim, wrong or f"so, {len(RULES)} rules", not wrong)
+    return Finding("ledger", "ledger rules", claim, wrong or f"holds, {len(RULES)} rules", not wrong)
 
 
 def secure_repeats_are_charged(path: Path) -> str:
@@ -53,18 +53,18 @@ def secure_repeats_are_charged(path: Path) -> str:
 
 
 def seeded_repeats_are_free_and_identical(path: Path) -> str:
-    """A repeated seeded round is the same release: charged once, and refused on another setup."""
+    """A repeated seeded round is the same release: charged once, and refused with other versions."""
     ledger = Ledger(path, made_by=_SETUP)
     for round_index in (0, 1, 1):
         ledger.charge(round_index, _EVENT)
     if ledger.num_charged != 2 or len(read_charges(path)) != 2:
-        return "a seeded round that is repeated is not one charge"
+        return "a repeated seeded round is not charged exactly once"
     other = Ledger(path, made_by=_SETUP | {"torch": "2"})
-    return "" if refused(lambda: other.charge(1, _EVENT), PrivacyError) else "a round is repeated on another setup"
+    return "" if refused(lambda: other.charge(1, _EVENT), PrivacyError) else "a round is repeated with other versions"
 
 
 def charges_are_on_disk(path: Path) -> str:
-    """When `charge` returns, the line is written and flushed; where it cannot be written, the charge fails."""
+    """When `charge` returns, the line is flushed to disk; where it cannot be written, the charge fails."""
     for round_index in range(3):
         ledger = Ledger(path)
         with _counted_flushes() as flushes:
@@ -75,7 +75,7 @@ def charges_are_on_disk(path: Path) -> str:
             return "a charge is not flushed to the disk"
     blocked = Ledger(path / "no folder" / "ledger.jsonl")
     if not refused(lambda: blocked.charge(0, _EVENT), Exception):
-        return "a charge that cannot be written is taken for made"
+        return "a charge that cannot be written counts as made"
     return ""
 
 
@@ -89,15 +89,15 @@ def a_run_is_one_plan(path: Path) -> str:
 
 
 def damage_is_refused(path: Path) -> str:
-    """A torn last line was never released; other damage is refused: the cost is unknown."""
+    """A torn last line belongs to no release; any other damage makes the cost unknown and is refused."""
     ledger = Ledger(path)
     for round_index in range(3):
         ledger.charge(round_index, _EVENT)
-    whole = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join([whole[0], "{damaged", whole[2]]) + "\n", encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([lines[0], "{damaged", lines[2]]) + "\n", encoding="utf-8")
     if not refused(lambda: Ledger(path), RunFolderError):
-        return "damaged charges are passed over"
-    path.write_text("\n".join(whole[:2]) + "\n" + whole[2][:9], encoding="utf-8")
+        return "damaged charges are ignored"
+    path.write_text("\n".join(lines[:2]) + "\n" + lines[2][:9], encoding="utf-8")
     return "" if Ledger(path).num_charged == 2 else "a torn last charge changes the others"
 
 
@@ -112,19 +112,19 @@ RULES: tuple[Callable[[Path], str], ...] = (
 
 @contextlib.contextmanager
 def _counted_flushes() -> Iterator[list[int]]:
-    """The descriptors that are flushed to disk within the block."""
-    own, flushed = os.fsync, list[int]()
+    """The file descriptors flushed to disk within the block."""
+    fsync, flushed = os.fsync, list[int]()
 
     def watched(descriptor: int) -> None:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             flushed.append(descriptor)
-        own(descriptor)
+        fsync(descriptor)
 
     os.fsync = watched  # type: ignore[assignment]
     try:
         yield flushed
     finally:
-        os.fsync = own
+        os.fsync = fsync
 
 
 _DELTA, _ROUNDS, _RESERVE = 1e-3, 6, 4
@@ -137,10 +137,10 @@ _MECHANISMS: tuple[dict[str, Any], ...] = (
 
 
 def check_stated_budget() -> Finding:
-    """What plans state is what all their releases cost; calibrated noise meets its target; limits are kept.
+    """Plans state the cost of all their releases; calibrated noise meets its target; limits are kept.
 
     Deterministic. Costs are computed for the number of releases that the audit counts, and without sampling by the
-    audit's own formula. A cache of multipliers that was tampered with changes nothing.
+    audit's own formula. A tampered cache of multipliers must change nothing.
     """
     wrong = ""
     for settings in _MECHANISMS:
@@ -149,64 +149,64 @@ def check_stated_budget() -> Finding:
         wrong = wrong or _calibrated(cache)
     wrong = wrong or _limited() or _slotted()
     claim = "stated epsilon = cost of every release allowed, reserve included"
-    return Finding("plan", "stated budget", claim, wrong or "so", not wrong)
+    return Finding("plan", "stated budget", claim, wrong or "holds", not wrong)
 
 
 def _reserve(settings: dict[str, Any]) -> str:
     plan = _plan(noise_multiplier=2.0, num_rounds=_ROUNDS, reserve_rounds=_RESERVE, **settings)
     releases = _ROUNDS + _RESERVE
-    due = epsilon(plan.event, num_rounds=releases, delta=_DELTA)
-    stated = statement(plan)
-    epsilons = {"plan": plan.epsilon(), "statement": stated["epsilon"]}
-    epsilons |= {f"{row['accountant']} in the statement": row["epsilon"] for row in stated["accountants"][:1]}
+    cost = epsilon(plan.event, num_rounds=releases, delta=_DELTA)
+    document = statement(plan)
+    epsilons = {"plan": plan.epsilon(), "statement": document["epsilon"]}
+    epsilons |= {f"{row['accountant']} in the statement": row["epsilon"] for row in document["accountants"][:1]}
     for where, value in epsilons.items():
-        if value is None or value < due - 1e-9:
-            return f"{where}: {value} where {releases} releases cost {due:.4g} ({settings['mechanism']})"
-    if (plan.num_releases, stated["num_releases"]) != (releases, releases):
-        return f"{plan.num_releases} releases are allowed and {stated['num_releases']} stated, of {releases}"
-    seen = gaussian_epsilon(plan.event.noise_multiplier / releases**0.5, _DELTA)  # at least, whoever is replaced
-    for value in (plan.epsilon_seen(), stated["participation"]["towards"][1]["epsilon"]):
-        if value < seen - 1e-6:
-            return f"{value:.4g} towards who sees cohorts, where {seen:.4g} is due ({settings['mechanism']})"
-    if stated["private"] is not plan.secure or next(iter(stated)) != "private":
-        return "a seeded run is stated as private, or a secure one is not"
-    if stated["delta"] != _DELTA or stated["event"]["noise_multiplier"] != plan.event.noise_multiplier:
-        return "delta or noise is stated otherwise than it is"
+        if value is None or value < cost - 1e-9:
+            return f"{where}: {value} where {releases} releases cost {cost:.4g} ({settings['mechanism']})"
+    if (plan.num_releases, document["num_releases"]) != (releases, releases):
+        return f"{plan.num_releases} releases are allowed and {document['num_releases']} stated, of {releases}"
+    seen_cost = gaussian_epsilon(plan.event.noise_multiplier / releases**0.5, _DELTA)  # at least, whoever is replaced
+    for value in (plan.epsilon_seen(), document["participation"]["towards"][1]["epsilon"]):
+        if value < seen_cost - 1e-6:
+            return f"{value:.4g} towards an observer of cohorts, where {seen_cost:.4g} is due ({settings['mechanism']})"
+    if document["private"] is not plan.secure or next(iter(document)) != "private":
+        return "a seeded run is called private, or a secure one is not"
+    if document["delta"] != _DELTA or document["event"]["noise_multiplier"] != plan.event.noise_multiplier:
+        return "delta or noise is stated wrongly"
     return ""
 
 
 def _calibrated(cache: Path) -> str:
-    """Without sampling, where ten rounds are one Gaussian: the audit's own formula says what the noise costs."""
+    """Without sampling, where ten rounds equal one Gaussian: the audit's own formula gives the cost of the noise."""
     target = 3.0
-    asked = {"epsilon": target, "num_rounds": _ROUNDS, "reserve_rounds": _RESERVE, "sample_rate": 1.0}
+    options = {"epsilon": target, "num_rounds": _ROUNDS, "reserve_rounds": _RESERVE, "sample_rate": 1.0}
     for tampered in (False, True):
         if tampered:
             for path in cache.rglob("*.json"):
-                known = json.loads(path.read_text(encoding="utf-8"))
-                path.write_text(json.dumps({key: value / 2 for key, value in known.items()}), encoding="utf-8")
-        plan = _plan(**asked)
-        spent = gaussian_epsilon(plan.event.noise_multiplier / (_ROUNDS + _RESERVE) ** 0.5, _DELTA)
-        if not 0.98 * target <= spent <= target * (1 + 1e-6):
+                multipliers = json.loads(path.read_text(encoding="utf-8"))
+                path.write_text(json.dumps({key: value / 2 for key, value in multipliers.items()}), encoding="utf-8")
+        plan = _plan(**options)
+        cost = gaussian_epsilon(plan.event.noise_multiplier / (_ROUNDS + _RESERVE) ** 0.5, _DELTA)
+        if not 0.98 * target <= cost <= target * (1 + 1e-6):
             how = " after its cache was tampered with" if tampered else ""
-            return f"noise calibrated to epsilon {target:g} costs {spent:.5g}{how}"
+            return f"noise calibrated to epsilon {target:g} costs {cost:.5g}{how}"
     return ""
 
 
 def _limited() -> str:
     plan = _plan(noise_multiplier=3.0, num_rounds=20, sample_rate=1.0, max_epsilon=2.0)
-    spent = gaussian_epsilon(3.0 / plan.num_releases**0.5, _DELTA)
-    if spent > 2.0 or plan.epsilon() > 2.0 or not plan.num_releases:
-        return f"max_epsilon = 2 allows {plan.num_releases} releases, which cost {spent:.4g}"
+    cost = gaussian_epsilon(3.0 / plan.num_releases**0.5, _DELTA)
+    if cost > 2.0 or plan.epsilon() > 2.0 or not plan.num_releases:
+        return f"max_epsilon = 2 allows {plan.num_releases} releases, which cost {cost:.4g}"
     return ""
 
 
 def _slotted() -> str:
-    """Of four slots a client may be in three of ten rounds."""
+    """With four slots a client takes part in at most three of ten rounds."""
     slots: dict[str, Any] = {"participation": "schedule", "slots": 4, "sample_rate": 1.0}
     plan = _plan(noise_multiplier=2.0, num_rounds=10, **slots)
-    due = gaussian_epsilon(2.0 / 3**0.5, _DELTA)
-    if min(plan.epsilon(), statement(plan)["epsilon"], plan.epsilon_seen()) < due - 1e-6:
-        return f"{plan.epsilon():.4g} for three participations, which cost {due:.4g}"
+    cost = gaussian_epsilon(2.0 / 3**0.5, _DELTA)
+    if min(plan.epsilon(), statement(plan)["epsilon"], plan.epsilon_seen()) < cost - 1e-6:
+        return f"{plan.epsilon():.4g} for three participations, which cost {cost:.4g}"
     return ""
 
 
@@ -217,7 +217,7 @@ def _plan(**settings: Any) -> PrivacyPlan:
 
 @contextmanager
 def _own_cache() -> Iterator[Path]:
-    """A temporary cache folder: no earlier entry is used, and no tampered one stays."""
+    """A temporary cache folder: earlier entries are not used, and tampered ones do not persist."""
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder

@@ -10,7 +10,7 @@ from rrcluster.audit.targets import Finding
 from rrcluster.errors import DataError
 from rrcluster.rng import Rng, stream
 
-# How people write cells; every list is a column in which a reader could infer a type from all cells together.
+# Spellings of cells; in each list, a type could be inferred from all cells together.
 SPELLINGS = {
     "booleans": ["True", "False", "true", "FALSE"],
     "codes": ["01", "02", "10", "1"],
@@ -35,22 +35,22 @@ class NeighbouringTables:
 
     one: Rows
     other: Rows
-    client: str  # who differs
+    client: str  # the client that differs
     rules: dict[str, Any]
 
 
 def draw_neighbours(seed: int) -> NeighbouringTables:
-    """A population of a few clients, and the same without one of them or with other cells of that client."""
+    """A population of a few clients, and the same without one of them or with other cells for it."""
     rng = stream(seed, "neighbouring tables")
     kinds = rng.choice(list(SPELLINGS), size=3).tolist()
     owners = rng.permutation(NAMES)[: rng.integers(3, 7)].tolist()
     others = [row for owner in owners[1:] for row in _rows(rng, kinds, owner)]
-    own = _rows(rng, kinds, owners[0])
+    rows = _rows(rng, kinds, owners[0])
     changed = [
-        [row[0], *rng.choice(ODD, size=3).tolist(), rng.choice(NUMBERS), *row[-3:-1], rng.choice(TIMES)] for row in own
+        [row[0], *rng.choice(ODD, size=3).tolist(), rng.choice(NUMBERS), *row[-3:-1], rng.choice(TIMES)] for row in rows
     ]
-    one, other = (own + others, changed + others) if rng.random() < 0.7 else (own + others, others)
-    if rng.random() < 0.5:  # where in the file the client stands
+    one, other = (rows + others, changed + others) if rng.random() < 0.7 else (rows + others, others)
+    if rng.random() < 0.5:  # the client's position in the file
         one, other = one[::-1], other[::-1]
     names = [f"x{place}" for place in range(3)]
     rules: dict[str, Any] = {
@@ -59,29 +59,29 @@ def draw_neighbours(seed: int) -> NeighbouringTables:
         "scale": {"number": (0, 10)},
         "classes": [0, 1],
     }
-    held = {"test_column": "held"} if rng.random() < 0.5 else {"test_share": 0.3, "features": [*names, "number"]}
-    rules |= held | {"time": "when"}
+    test_rows = {"test_column": "held"} if rng.random() < 0.5 else {"test_share": 0.3, "features": [*names, "number"]}
+    rules |= test_rows | {"time": "when"}
     if rng.random() < 0.5:
         rules = _of_cells(rng, rules)
     return NeighbouringTables(one, other, owners[0], rules)
 
 
 def _of_cells(rng: Rng, rules: dict[str, Any]) -> dict[str, Any]:
-    """The same rules for cells that decide for themselves, each of which may be left out."""
+    """The same rules with cell-by-cell encoding; each rule may be left out."""
     optional = ("missing", "scale", "time", "features", "test_share")
     rules = {name: rule for name, rule in rules.items() if name not in optional or rng.random() < 0.5}
-    known = {name: values for name, values in rules["categories"].items() if rng.random() < 0.3}
+    categories = {name: values for name, values in rules["categories"].items() if rng.random() < 0.3}
     dated = {name: ["year", "month", "weekday", "hour"] for name in rules.get("features", ()) if "x" in name}
     if rng.random() < 0.3 and dated:
-        known, rules = {}, {name: rule for name, rule in rules.items() if name != "missing"} | {"types": dated}
-    return rules | {"encoding": "cells", "categories": known}
+        categories, rules = {}, {name: rule for name, rule in rules.items() if name != "missing"} | {"types": dated}
+    return rules | {"encoding": "cells", "categories": categories}
 
 
 def _rows(rng: Rng, kinds: list[str], owner: str) -> Rows:
-    """One to three rows of a client: its name, cells, a number, a label, a mark of rows to test on, a time."""
+    """One to three rows of a client: its name, cells, a number, a label, a test mark, a time."""
     cells = [[str(rng.choice(SPELLINGS[kind])) for kind in kinds] for _ in range(rng.integers(1, 4))]
-    held = [False, *(rng.random() < 0.5 for _ in cells[1:])]
-    marks = [str(rng.choice(["true", "1", "True"] if mark else ["false", "0", "FALSE"])) for mark in held]
+    is_test = [False, *(rng.random() < 0.5 for _ in cells[1:])]
+    marks = [str(rng.choice(["true", "1", "True"] if mark else ["false", "0", "FALSE"])) for mark in is_test]
     labels = rng.choice(["1", "0", "1.0"], size=len(cells)).tolist()
     return [
         [owner, *row, str(rng.choice(NUMBERS)), label, mark, str(rng.choice(TIMES))]
@@ -90,9 +90,9 @@ def _rows(rng: Rng, kinds: list[str], owner: str) -> Rows:
 
 
 def _vocabulary(rng: Rng, kind: str) -> list[str]:
-    """Some of the spellings, none twice by value."""
-    chosen = {value.strip().lower(): value for value in rng.permutation(SPELLINGS[kind])[:3].tolist()}
-    return [value for name, value in chosen.items() if name not in ("", "1.0", "nan", "-0")] or ["1"]
+    """Some of the spellings, all with different values."""
+    spellings = {value.strip().lower(): value for value in rng.permutation(SPELLINGS[kind])[:3].tolist()}
+    return [value for name, value in spellings.items() if name not in ("", "1.0", "nan", "-0")] or ["1"]
 
 
 def write_csv(path: Path, rows: Rows) -> None:
@@ -102,7 +102,7 @@ def write_csv(path: Path, rows: Rows) -> None:
 
 
 def client_arrays(source: Any, rules: dict[str, Any]) -> dict[str, list[bytes]]:
-    """What training and testing read of every client, by its name."""
+    """All arrays that training and testing read, by client name."""
     from rrcluster.data.frames import from_frame
 
     data = from_frame(source, "who", "label", **rules)
@@ -117,12 +117,12 @@ def client_arrays(source: Any, rules: dict[str, Any]) -> dict[str, list[bytes]]:
 
 
 def check_tables(seed: int, *, count: int = 90) -> Finding:
-    """Files and typed tables with and without one client's cells: nobody else's inputs, targets or test rows move.
+    """Files and typed tables with and without one client's cells: other clients' arrays stay equal.
 
-    Deterministic. Covers files (every cell as text) and data frames at fixed types; what a program made of the types
-    before it handed the frame over is not seen here.
+    Deterministic. Covers files (every cell as text) and data frames at fixed types; type conversions that a
+    program made before it handed the frame over are not visible here.
     """
-    moved = 0
+    changes = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
             pair = draw_neighbours(seed * count + number)
@@ -136,10 +136,12 @@ def check_tables(seed: int, *, count: int = 90) -> Finding:
             try:
                 arrays = [client_arrays(source, pair.rules) for source in (sources if number % 3 else frames)]
             except DataError:
-                moved += 1
+                changes += 1
                 continue
-            for own in arrays:
-                own.pop(pair.client, None)
-            moved += arrays[0] != arrays[1]
-    measured = f"of {count} pairs of tables, in {moved} others' arrays change" if moved else "so"
-    return Finding("tables", "neighbouring tables", "a client's cells change no other's arrays", measured, not moved)
+            for by_client in arrays:
+                by_client.pop(pair.client, None)
+            changes += arrays[0] != arrays[1]
+    measured = f"other clients' arrays change in {changes} of {count} pairs of tables" if changes else "holds"
+    return Finding(
+        "tables", "neighbouring tables", "a client's cells change no other client's arrays", measured, not changes
+    )

@@ -1,6 +1,6 @@
-"""Checks 2 and 6: the noise has the claimed scale and law in every block, is fresh, and comes from the generator given.
+"""Checks 2 and 6: the noise is fresh, from the given generator, and has the claimed scale and law in every block.
 
-The scale claimed is the event's multiplier times a sensitivity computed by the audit. All noise is read off as the
+The scale claimed is the event's multiplier times a sensitivity computed by the audit. Noise is measured as the
 difference between a release and the same release with the noise off. Under `identifier` the choices have noise too.
 
 Randomness: independent named streams, and secure draws from the operating system that follow their laws.
@@ -68,8 +68,8 @@ def check_noise(target: Target, *, rng: Rng, releases: int = RELEASES) -> list[F
 def _scale(target: Target, samples: Samples) -> Finding:
     """Chi-square test of every block: shared, each cluster, counts.
 
-    Catches noise for half the sensitivity, noise forgotten in empty clusters, noise that depends on the cohort. A block
-    of 64 coordinates resolves 2.4% of the std; the count row of 3, 11%.
+    Catches noise for half the sensitivity, missing noise in empty clusters, and noise that depends on the cohort. A
+    block of 64 coordinates resolves 2.4% of the std; the count row of 3, 11%.
     """
     p_values, ratios = {}, {}
     for cohort, (mechanism, blocks) in samples.items():
@@ -82,7 +82,7 @@ def _scale(target: Target, samples: Samples) -> Finding:
         target.name,
         "noise scale",
         "noise std = multiplier x sensitivity, in every block",
-        f"{ratios[where]:.4f} of it at the worst ({where})",
+        f"{ratios[where]:.4f} of it at worst ({where})",
         p_value >= SIGNIFICANCE,
     )
 
@@ -98,7 +98,7 @@ def _law(target: Target, samples: Samples) -> Finding:
             elif getattr(mechanism, "exact_noise", False):
                 wrong = wrong or off_the_grid(noise, mechanism, block)
             elif not all_distinct(noise):
-                wrong = f"the same values again: too few bits ({block}, {cohort})"
+                wrong = f"repeated values: too few bits ({block}, {cohort})"
         for one, two in itertools.combinations(_clusters(blocks), 2):
             if correlation_p_value(blocks[one], blocks[two]) < SIGNIFICANCE:
                 wrong = f"{one} and {two} share noise ({cohort})"
@@ -110,25 +110,25 @@ def _law(target: Target, samples: Samples) -> Finding:
 
 
 def off_the_grid(noise: Array, mechanism: Mechanism, block: str) -> str:
-    """What is wrong with exact noise: not whole numbers of steps, on a coarser grid, or the same values too often."""
+    """What is wrong with exact noise: off the grid, on a coarser grid, or with too many repeats; empty if nothing."""
     step = 2.0 ** (math.floor(math.log2(mechanism.update_clip)) - GRID_BITS)
     per_step = {"counts": "count_weight", "evaluation": "evaluation_weight"}.get(block)
-    if per_step == "count_weight":  # sizes are in units of a weight that was rounded down to the grid
+    if per_step == "count_weight":  # sizes are in units of a weight, rounded down to the grid
         noise = noise * (math.floor(mechanism.count_weight / step) * step / mechanism.count_weight)
     steps = noise / step
-    whole = np.rint(steps)
-    if not np.allclose(steps, whole, rtol=0, atol=1e-3):
-        return f"no whole numbers of grid steps ({block})"
-    if binomial_p_value(int((whole % 2).sum()), whole.size, 0.5) < SIGNIFICANCE:
+    whole_steps = np.rint(steps)
+    if not np.allclose(steps, whole_steps, rtol=0, atol=1e-3):
+        return f"not on the grid ({block})"
+    if binomial_p_value(int((whole_steps % 2).sum()), whole_steps.size, 0.5) < SIGNIFICANCE:
         return f"odd and even numbers of steps are not equally likely: a coarser grid ({block})"
     sigma = claimed_multiplier(mechanism) * claimed_sensitivity(mechanism) / step
-    if repeats_p_value(whole, sigma) < SIGNIFICANCE:
-        return f"the same values again: too few bits ({block})"
+    if repeats_p_value(whole_steps, sigma) < SIGNIFICANCE:
+        return f"repeated values: too few bits ({block})"
     return ""
 
 
 def check_noise_reuse(target: Target, *, seed: int) -> Finding:
-    """Noise is never used twice: not by the next release, not for other data, not under another seed.
+    """Noise is never reused: not by the next release, for other data, nor under another seed.
 
     It comes from the given generator alone: the same generator on the same data gives the same release.
     """
@@ -144,22 +144,22 @@ def check_noise_reuse(target: Target, *, seed: int) -> Finding:
         if correlation_p_value(first, other) < SIGNIFICANCE
     ]
     if not np.array_equal(first, again):
-        wrong.append("the generator given does not decide the noise")
+        wrong.append("the given generator does not determine the noise")
     measured = f"repeated: {', '.join(wrong)}" if wrong else "uncorrelated"
     return Finding(target.name, "noise reuse", "every release has fresh noise", measured, not wrong)
 
 
 def claimed_multiplier(mechanism: Mechanism) -> float:
-    """Noise std / sensitivity of the sums that the event must have meant.
+    """The ratio of noise std to sensitivity of the sums that the event must have meant.
 
-    Under `joint` the event's own. Under `identifier` the sums' part, whose fold with the identifiers' is the event;
-    `check_identifiers` tests what is left of the event's multiplier against the identifiers.
+    Under `joint` the event's own. Under `identifier` that of the sums, whose combination with the identifiers' is the
+    event; `check_identifiers` tests the remaining part of the event's multiplier against the identifiers.
     """
     return float(mechanism.noise_multiplier if hasattr(mechanism, "identifier") else mechanism.event.noise_multiplier)
 
 
 def _samples(target: Target, rng: Rng, releases: int) -> Samples:
-    """As many numbers from fewer, wider releases where exact noise is slow to draw."""
+    """As many noise values, from fewer and wider releases where exact noise is slow to draw."""
     mechanism = target.make(replace(SHAPE, clustered=8 * SHAPE.clustered) if target.secure else SHAPE)
     wide = releases // 8 if target.secure else releases
     return {name: (mechanism, _blocks(mechanism, choices, rng, wide)) for name, choices in COHORTS.items()}
@@ -168,8 +168,12 @@ def _samples(target: Target, rng: Rng, releases: int) -> Samples:
 def _blocks(mechanism: Mechanism, choices: Array, rng: Rng, releases: int) -> Blocks:
     noise = np.stack([noise_of(mechanism, choices, rng) for _ in range(releases)])
     d_s, d_c, k = mechanism.coordinates.shared, mechanism.coordinates.clustered, mechanism.num_clusters
-    counted = d_s + k * d_c + (k if getattr(mechanism, "count_weight", 0.0) else 0)
-    places = {"shared": slice(0, d_s), "counts": slice(d_s + k * d_c, counted), "evaluation": slice(counted, None)}
+    num_columns = d_s + k * d_c + (k if getattr(mechanism, "count_weight", 0.0) else 0)
+    places = {
+        "shared": slice(0, d_s),
+        "counts": slice(d_s + k * d_c, num_columns),
+        "evaluation": slice(num_columns, None),
+    }
     places |= {f"cluster {j}": slice(d_s + j * d_c, d_s + (j + 1) * d_c) for j in range(k)}
     blocks = {name: noise[:, place] for name, place in places.items()}
     return {name: samples for name, samples in blocks.items() if samples.size}
@@ -206,18 +210,18 @@ def check_secure_noise(target: Target) -> Finding:
     except PrivacyError:
         pass
     claim = "secure noise is fresh and takes no seed"
-    return Finding(target.name, "secure noise", claim, wrong or f"so (least p-value {least:.2g})", not wrong)
+    return Finding(target.name, "secure noise", claim, wrong or f"holds (least p-value {least:.2g})", not wrong)
 
 
 _CLIENTS = 4000
 
 
 def check_identifiers(target: Target, *, rng: Rng) -> Finding:
-    """How often a choice is kept, and each other one answered, against what the event leaves for the identifiers.
+    """How often a choice is kept and each other one answered, against the event's share for identifiers.
 
-    The whole cohort makes one choice; the released sizes then count the answers: exact binomial tests. The event says
-    what the law must be, whatever the code says it is: for Gaussians by its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
-    Three pairs of releases that all agree share their noise: by chance with probability below 1e-9.
+    The whole cohort makes one choice; the released sizes then count the answers: exact binomial tests. The law follows
+    from the event, whatever the code says: for Gaussians by 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2. Three pairs of
+    releases that all agree share their noise: by chance with probability below 1e-9.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
     k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
@@ -238,14 +242,14 @@ def check_identifiers(target: Target, *, rng: Rng) -> Finding:
 
 
 def claimed_keep_probability(mechanism: Mechanism) -> float:
-    """Probability that the noisy identifier equals the choice, by the event alone."""
+    """Probability that the noisy identifier equals the choice, from the event alone."""
     event, k = mechanism.event, int(mechanism.num_clusters)
     if not event.choice.is_free:
         return float(event.choice.keep_probability)
-    left = event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
-    if left <= 0:
-        return 1 / k  # nothing is left: the answer must be a pure guess
-    return gaussian_keep_probability(math.sqrt(2 / left), k)
+    budget = event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
+    if budget <= 0:
+        return 1 / k  # no budget remains: the answer must be a pure guess
+    return gaussian_keep_probability(math.sqrt(2 / budget), k)
 
 
 def gaussian_keep_probability(std: float, num_clusters: int) -> float:
@@ -284,23 +288,23 @@ def check_streams(seed: int) -> Finding:
     elif not all_distinct(draws):
         wrong = "two clients share their draws"
     elif not np.array_equal(client_uniforms(Streams(seed).client_key("coin", 3), ids[::-1], 6), draws[::-1]):
-        wrong = "a client's draws depend on its place"
-    claim = "every seed, name, round and client has draws of its own"
-    return Finding("streams", "streams", claim, wrong or "so", not wrong)
+        wrong = "a client's draws depend on its position"
+    claim = "every seed, name, round and client has its own draws"
+    return Finding("streams", "streams", claim, wrong or "holds", not wrong)
 
 
 def check_entropy(target: Target) -> Finding:
     """Noise, cohorts, identifiers, first models and clients' keys come from the operating system's generator alone.
 
-    Deterministic. What it is asked for is counted (8 bytes for each coordinate of noise, a byte for each client of the
-    population), and replaced: the same bytes must give the same draws, and others other draws.
+    Deterministic. The bytes read are counted (8 for each coordinate of noise, one for each client of the population),
+    and replaced: the same bytes must give the same draws, and others other draws.
     """
-    wrong, read = "", 0
-    for name, least, draw in _drawn_securely(target):
-        rng, asked = np.random.default_rng(0), list[int]()
+    wrong, num_bytes = "", 0
+    for name, lower_bound, draw in _drawn_securely(target):
+        rng, counts = np.random.default_rng(0), list[int]()
 
-        def counted(count: int, rng: Any = rng, asked: list[int] = asked) -> bytes:
-            asked.append(count)
+        def counted(count: int, rng: Any = rng, counts: list[int] = counts) -> bytes:
+            counts.append(count)
             return bytes(rng.bytes(count))
 
         with entropy_from(counted):
@@ -309,15 +313,15 @@ def check_entropy(target: Target) -> Finding:
             two = draw()
         with entropy_from(np.random.default_rng(1).bytes):
             three = draw()
-        read += sum(asked)
-        if sum(asked) < least:
-            wrong = f"{name}: {sum(asked)} bytes were read, not {least}"
+        num_bytes += sum(counts)
+        if sum(counts) < lower_bound:
+            wrong = f"{name}: {sum(counts)} bytes were read, not {lower_bound}"
         elif not np.array_equal(one, two):
-            wrong = f"{name}: drawn from elsewhere too"
+            wrong = f"{name}: other randomness is used too"
         elif np.array_equal(one, three):
-            wrong = f"{name}: the same for other bytes"
+            wrong = f"{name}: independent of the bytes"
     claim = "secure draws read the operating system, and nothing else"
-    return Finding(target.name, "entropy", claim, wrong or f"so ({read} bytes)", not wrong)
+    return Finding(target.name, "entropy", claim, wrong or f"holds ({num_bytes} bytes)", not wrong)
 
 
 def _drawn_securely(target: Target) -> Iterator[tuple[str, int, Any]]:
@@ -334,7 +338,7 @@ def _drawn_securely(target: Target) -> Iterator[tuple[str, int, Any]]:
 
 
 def check_secure_draws() -> Finding:
-    """Uniforms, whole numbers, subsets, orders, coins and counts of coins have their laws: exact binomial tests."""
+    """Uniforms, whole numbers, subsets, orders, coins and counts of coins follow their laws: exact binomial tests."""
     rng = secure_rng()
     uniforms = rng.random(20_000)
     orders = np.array([int("".join(map(str, rng.permutation(3)))) for _ in range(DRAWS)])
@@ -357,11 +361,11 @@ def check_secure_draws() -> Finding:
     name, p_value = smallest(p_values)
     holds = p_value >= SIGNIFICANCE
     measured = f"no deviation (least p-value {p_value:.2g})" if holds else f"another law: {name} (p = {p_value:.2g})"
-    return Finding("secure randomness", "secure draws", "secure draws have their laws", measured, holds)
+    return Finding("secure randomness", "secure draws", "secure draws follow their laws", measured, holds)
 
 
 def check_discrete_gaussian() -> Finding:
-    """The discrete Gaussian at small sigma, value by value; and the whole sigma that stands for a noise std.
+    """The discrete Gaussian at small sigma, value by value; and the integer sigma that stands for a noise std.
 
     By Proposition 4 of docs/privacy.md the square of sigma must exceed that of the std, in grid steps, by 8^2 at least.
     """
@@ -377,7 +381,7 @@ def check_discrete_gaussian() -> Finding:
         if grid_sigma(std, step) ** 2 - 64 < (Fraction(std) / Fraction(step)) ** 2:
             wrong = wrong or f"a std of {std:g} is rounded to less noise"
     claim = "secure noise is a discrete Gaussian of at least the std claimed"
-    return Finding("secure randomness", "discrete Gaussian", claim, wrong or "so", not wrong)
+    return Finding("secure randomness", "discrete Gaussian", claim, wrong or "holds", not wrong)
 
 
 def _cells(values: Array, probabilities: dict[int, float]) -> float:

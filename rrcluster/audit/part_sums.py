@@ -1,4 +1,4 @@
-"""A round is a sum over parts of the cohort: every client counts once in it, whoever computed its part."""
+"""A round is a sum over parts of the cohort: every client counts exactly once, whichever host computed its part."""
 
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
@@ -22,11 +22,11 @@ _ROUNDS = 2
 
 
 def check_parts(training: Training) -> Finding:
-    """The sum over parts is the sum client by client, exactly, also where hosts die and their parts are made again.
+    """The sum over parts equals the sum client by client, also where hosts die and their parts are repeated.
 
-    Deterministic: with hosts that die the releases are given, and clients draw the same. The messages of the recorded
-    reports are added one by one, in whole numbers, and compared with what was released. Mechanisms that need single
-    reports must get one of every client.
+    Deterministic: with hosts that die the releases are fixed, and clients draw the same. The messages of the recorded
+    reports are added one by one, in whole numbers, and compared with the release. Mechanisms that need single reports
+    must get one of every client.
     """
     plan = training.plan()
     here = Recorder(plan.mechanism, cohorts=[COHORT])
@@ -36,16 +36,16 @@ def check_parts(training: Training) -> Finding:
         elsewhere = Recorder(plan.mechanism, cohorts=[COHORT], canned=[made for _, made in here.raw])
         _run(training, plan, elsewhere, executor=MortalHosts(dying=(2, 5, 7, 9)))
         same = all(np.array_equal(*pair) for pair in zip(_released(here), _released(elsewhere), strict=True))
-        wrong = "" if same else "another sum where hosts died and their parts were computed again"
-    claim = "every client of a cohort counts once, whoever computes it"
-    return Finding(training.subject, "parts", claim, wrong or "so, exactly", not wrong)
+        wrong = "" if same else "the sum differs where hosts died and parts were repeated"
+    claim = "every client of a cohort counts once, on whichever host"
+    return Finding(training.subject, "parts", claim, wrong or "holds, exactly", not wrong)
 
 
 class MortalHosts(Executor):
-    """Computes tasks in this process; those with the numbers `dying`, counted from 1, end their host instead."""
+    """Runs tasks in this process; tasks numbered in `dying`, counted from 1, end their host instead."""
 
     def __init__(self, dying: tuple[int, ...]) -> None:
-        """Nothing is submitted yet."""
+        """Start with no task submitted."""
         self.dying, self.submitted = dying, 0
 
     def submit(self, task: Any, /, *given: Any, **named: Any) -> "Future[Any]":
@@ -62,35 +62,35 @@ class MortalHosts(Executor):
 
 
 def _run(training: Training, plan: PrivacyPlan, recorder: Recorder, *, executor: Executor | None = None) -> None:
-    """Some rounds: in this process, or by an executor, whose hosts have the mechanism itself."""
-    given = training.arguments(around(plan, recorder, num_rounds=_ROUNDS), small_population(0))
-    engine = ReferenceEngine(given["model"])  # clients one by one: their bits do not depend on their part
+    """A few rounds: in this process, or through an executor, whose hosts have the mechanism itself."""
+    arguments = training.arguments(around(plan, recorder, num_rounds=_ROUNDS), small_population(0))
+    engine = ReferenceEngine(arguments["model"])  # clients one by one, so that their bits do not depend on their part
     hosts = None
     if executor is not None:
-        method = given["method"]
-        side = ClientSide(method, method.split(given["model"]), engine, given["local"], plan.mechanism)
-        hosts = Hosts(Host(given["data"], side, Faults(), discreet=plan.secure), executor=executor)
-    streams = RepeatedStreams(training.seed) if plan.secure else given["streams"]
-    for _ in training.simulate(**(given | {"engine": engine, "hosts": hosts, "streams": streams})):
+        method = arguments["method"]
+        side = ClientSide(method, method.split(arguments["model"]), engine, arguments["local"], plan.mechanism)
+        hosts = Hosts(Host(arguments["data"], side, Faults(), discreet=plan.secure), executor=executor)
+    streams = RepeatedStreams(training.seed) if plan.secure else arguments["streams"]
+    for _ in training.simulate(**(arguments | {"engine": engine, "hosts": hosts, "streams": streams})):
         pass
 
 
 def _miscounted(recorder: Recorder) -> str:
-    """What is wrong with how clients count in the rounds; empty: nothing."""
+    """What is wrong with how clients count in the rounds; empty if nothing."""
     for t, (reports, _) in enumerate(recorder.raw):
         if sorted(np.asarray(reports.client_ids).tolist()) != COHORT.tolist():
-            return f"not every client of the cohort is heard once in round {t}"
+            return f"not every client of the cohort reports once in round {t}"
         if not adds_up(recorder):
             continue
         if recorder.totals[t].tolist() != _client_by_client(recorder, reports):
-            return f"the sum of round {t} is not that of its clients"
+            return f"the sum of round {t} is not the sum of its clients' messages"
         if not recorder.totals[t].any():
-            return f"the sum of round {t} is empty, and so is this check"
+            return f"the sum of round {t} is empty, so that this check shows nothing"
     return "" if len(recorder.raw) == _ROUNDS else f"{len(recorder.raw)} releases in {_ROUNDS} rounds"
 
 
 def _client_by_client(mechanism: Any, reports: Reports) -> list[int]:
-    """The sum of the clients' messages, added one by one as whole numbers of any size."""
+    """The sum of the clients' messages, added one by one as integers of any size."""
     updates, choices = as_numpy(reports.updates), np.asarray(reports.choices)
     columns = [[None] * len(choices) if part is None else part for part in (reports.destinations, reports.evaluations)]
     total = [0] * mechanism.message_width
@@ -102,7 +102,7 @@ def _client_by_client(mechanism: Any, reports: Reports) -> list[int]:
 
 
 def _released(recorder: Recorder) -> list[Array]:
-    """What was released of all rounds: sums, or the updates in the order of the clients."""
+    """The releases of all rounds: sums, or the updates in the order of the clients."""
     if adds_up(recorder):
         return recorder.totals
     return [

@@ -1,4 +1,4 @@
-"""What must be refused: combinations whose stated guarantee would not hold."""
+"""Combinations that must be refused because their stated guarantee would not hold."""
 
 import tempfile
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def check_refusals() -> Finding:
     """Each of these must raise an error of this package. Deterministic."""
     with tempfile.TemporaryDirectory() as folder:
         accepted = [name for name, call in _refused_calls(Path(folder)).items() if not refused(call)]
-    measured = f"accepted: {', '.join(accepted)}" if accepted else "so"
-    return Finding("refusals", "refusals", "what voids the guarantee is refused", measured, not accepted)
+    measured = f"accepted: {', '.join(accepted)}" if accepted else "holds"
+    return Finding("refusals", "refusals", "combinations without a guarantee are refused", measured, not accepted)
 
 
 def _refused_calls(folder: Path) -> dict[str, Callable[[], object]]:
@@ -45,7 +45,7 @@ def _refused_calls(folder: Path) -> dict[str, Callable[[], object]]:
         "evaluations with identifier": lambda: plan_of(setting, mechanism="identifier", private_evaluation=0.5),
         "choices without noise": lambda: replace(identifier, identifier=NoIdentifier()),
         "rebalancing without released sizes": lambda: plan_of(replace(setting, count_weight=0.0, min_cluster_size=1)),
-        "evaluations that the plan has not": lambda: joint.release(
+        "evaluations that the plan lacks": lambda: joint.release(
             replace(pair, evaluations=np.zeros((2, 2))), rng=np.random.default_rng(0)
         ),
         "identifier from a sum": lambda: identifier.release_sum(NoisySum(np.zeros(6))),
@@ -59,7 +59,7 @@ def _refused_calls(folder: Path) -> dict[str, Callable[[], object]]:
         "times in a secure run": lambda: small_experiment(folder / "b", secure=True, tensorboard=True),
         "raw evaluation in a secure run": lambda: small_experiment(folder / "c", secure=True, evaluate_every=1),
         "two processes in one folder": lambda: _two_in_one(folder / "d"),
-        "more epsilon than asked for": lambda: _over_target(folder / "e"),
+        "more epsilon than the target": lambda: _over_target(folder / "e"),
     }
 
 
@@ -73,7 +73,7 @@ def _training(method: str) -> None:
 
 
 def _rounds(*, ledger: Ledger | None = None, streams: Any = None, charged: bool = True) -> None:
-    """One round of a secure plan with nobody in it."""
+    """One round of a secure plan with an empty cohort."""
     plan = plan_of(_SECURE)
     nobody = Reports(np.zeros((0, 2)), np.zeros(0, dtype=np.int64), client_ids=np.zeros(0, dtype=np.int64))
     server = _server(plan)
@@ -120,7 +120,7 @@ def _two_in_one(path: Path) -> None:
 
 
 def _over_target(path: Path) -> None:
-    """An experiment whose noise was replaced by less than its target needs."""
+    """An experiment with less noise than its target needs."""
     experiment = small_experiment(path, noise_multiplier=None, epsilon=2.0, sample_rate=1.0)
     less = replace(experiment.plan.mechanism, noise_multiplier=0.5)  # type: ignore[type-var]
     start(replace(experiment, plan=replace(experiment.plan, mechanism=less)))

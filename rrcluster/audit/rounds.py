@@ -1,4 +1,4 @@
-"""Checks 6, 7 and 8 on real training: what goes into a release, what is charged for it, what is made of it."""
+"""Checks 6, 7 and 8 on real training: the inputs of a release, its charge, and its use."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from rrcluster.types import Array, Release
 Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or a stand-in
 Init = Literal["independent", "survey"]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
-PART = 8  # clients of a cohort that are computed at a time: cohorts of these checks have several parts
+PART = 8  # clients computed at a time: cohorts of these checks have several parts
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class Training:
             num_clients=NUM_CLIENTS,
         )
         mechanism = self.target.make(setting)
-        changes = {"mechanism": mechanism.name, "secure": self.target.secure, "accountant": "rdp"}  # rdp is fast
+        changes = {"mechanism": mechanism.name, "secure": self.target.secure, "accountant": "rdp"}  # rdp is the fastest
         return replace(plan_of(setting, num_rounds=NUM_ROUNDS, **changes), mechanism=mechanism)
 
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
-        """All rounds of the plan."""
+        """The records of all rounds of the plan."""
         return list(self.simulate(**(self.arguments(plan, data or small_population(0)) | changes)))
 
     def arguments(self, plan: PrivacyPlan, data: FederatedData) -> dict[str, Any]:
-        """What the simulator is given."""
+        """The arguments for the simulator."""
         method = METHODS[self.method].for_population(METHODS[self.method], data)
         model = method.adapt(_model(self.method))
         return {
@@ -81,15 +81,15 @@ class Training:
 
     @property
     def subject(self) -> str:
-        """What the findings are about."""
+        """The subject of the findings."""
         return f"{self.target.name}, {self.method}"
 
 
 def check_ledger(training: Training) -> Finding:
-    """Events charged = releases made = rounds accounted; each charge before its release, also for an empty cohort.
+    """Events charged = releases made = rounds accounted; each charge precedes its release, also for an empty cohort.
 
-    Deterministic. The event charged is the mechanism's, and the plan's epsilon is that of this event over the releases
-    that were really made.
+    Deterministic. The charged event is the mechanism's, and the plan's epsilon is that of this event over the actual
+    number of releases.
     """
     plan = training.plan()
     cohorts = [np.arange(20), np.arange(20 * (training.target.adjacency == "replace-one")), np.arange(10, 30)]
@@ -123,7 +123,7 @@ _LEDGER = "charged first = released = accounted"
 
 
 def check_messages(training: Training) -> Finding:
-    """A client's report does not depend on who else takes part: what Theorem 1 asks of choices, coins and updates.
+    """A client's report does not depend on other participants: Theorem 1's condition on choices, coins and updates.
 
     Deterministic. From the same released state, one round with and one without a client: everybody else must report the
     same, to float32 rounding. Catches coins or prices from raw sizes of this round, assignments that look at others,
@@ -133,12 +133,12 @@ def check_messages(training: Training) -> Finding:
     records = training.run(plan)
     worst = 0.0
     for state in (records[0].state, records[2].state):
-        whole = _one_round(training, plan, everyone, state)
+        complete = _one_round(training, plan, everyone, state)
         for absent in (0, 7, 12, 19):
             without = _one_round(training, plan, np.delete(everyone, absent), state)
-            worst = max(worst, difference(whole, without, absent))
-    measured = "so" if worst < 1e-4 else f"reports of others change ({worst:.2g} of the clip)"
-    return Finding(training.subject, "messages", "a report depends on nobody else", measured, worst < 1e-4)
+            worst = max(worst, difference(complete, without, absent))
+    measured = "holds" if worst < 1e-4 else f"reports of others change ({worst:.2g} of the clip)"
+    return Finding(training.subject, "messages", "a report depends on its client alone", measured, worst < 1e-4)
 
 
 def _fits_survey(plan: PrivacyPlan) -> bool:
@@ -152,7 +152,7 @@ def _fits_survey(plan: PrivacyPlan) -> bool:
 
 @contextmanager
 def surveys_find_groups() -> Iterator[None]:
-    """Surveys claim groups whether or not clients agree. Those of the few clients here cannot tell, and ask less."""
+    """Let surveys open groups whether or not clients agree: the few clients here could not show agreement."""
     least_agreement = survey.least_agreement
     survey.least_agreement = lambda directions: -math.inf  # noqa: ARG005 (called by position, typed by name)
     try:
@@ -162,10 +162,10 @@ def surveys_find_groups() -> Iterator[None]:
 
 
 def check_postprocessing(training: Training) -> Finding:
-    """Models, denominators and all the server remembers are functions of releases: equal releases, equal state.
+    """Models, denominators and all other server state are functions of releases: equal releases, equal state.
 
-    Deterministic: every release is replaced by one given beforehand, two different populations are trained on, and the
-    records must agree to the last bit; with every initialisation that the method has, with momentum and exploration.
+    Deterministic: every release is replaced by a fixed one, two different populations are trained on, and the records
+    must agree to the last bit; with every initialisation of the method, with momentum and exploration.
     """
     plan, wrong = training.plan(), ""
     canned = [record.release for record in training.run(plan)]
@@ -175,21 +175,21 @@ def check_postprocessing(training: Training) -> Finding:
     ways += [("survey", surveys_find_groups())] if "survey" in inits else []
     for init, way in ways:
         server = ServerSettings(init=init, server_momentum=0.3, average_last=0.5)
-        times = 2 if init == "survey" else 1  # it needs more rounds: the releases once more
+        times = 2 if init == "survey" else 1  # a survey needs more rounds, so the releases are used twice
         longer = replace(plan, num_rounds=times * plan.num_rounds)
         with way:
             one, two = (_canned_run(training, longer, seed, times * canned, server) for seed in (1, 2))
         if not all(_same(a, b) for a, b in zip(one, two, strict=True)):
             wrong = wrong or f"state or denominators change with raw data (init = {init})"
     claim = "models are functions of releases"
-    return Finding(training.subject, "post-processing", claim, wrong or "so", not wrong)
+    return Finding(training.subject, "post-processing", claim, wrong or "holds", not wrong)
 
 
 def check_round_noise(training: Training) -> Finding:
     """No two rounds of a run share noise, nor does the same round on other data under another seed.
 
     Noise is the sum of all blocks minus the sum of clipped updates, clipped by the audit's own code. The same seed on
-    other data does share it: that is what makes seeded runs reproducible, and not private.
+    other data does share it: seeded runs are reproducible, and for that reason not private.
     """
     plan = training.plan()
     noise = []
@@ -225,7 +225,7 @@ def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any)
 
 
 def difference(whole: Reported, without: Reported, absent: int) -> float:
-    """Largest change of anybody else's clipped update, relative to the clip; infinite when a choice or coin changed."""
+    """Largest change of anybody else's clipped update, relative to the clip; infinite if a choice or coin changed."""
     same_choices = np.array_equal(np.delete(whole.choices, absent), without.choices)
     if not same_choices or not np.array_equal(np.delete(whole.destinations, absent), without.destinations):
         return np.inf
@@ -236,7 +236,7 @@ def difference(whole: Reported, without: Reported, absent: int) -> float:
 def _canned_run(
     training: Training, plan: PrivacyPlan, seed: int, canned: list[Release], server: ServerSettings
 ) -> list[RoundRecord]:
-    """Clients, cohorts and their number follow `seed`; the releases are given."""
+    """A run whose clients and cohorts follow `seed`, on fixed releases."""
     size = 20 if training.target.adjacency == "replace-one" else 15 + seed
     cohorts = [stream(seed, "audit", t).permutation(NUM_CLIENTS)[:size] for t in range(plan.num_rounds)]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)

@@ -1,5 +1,4 @@
-"""Run folders as they are written: values made of releases alone, private files that only their owner reads, and runs
-that are stopped, killed, copied and resumed: what they release, charge and state."""
+"""Run folders on disk: what they publish, who may read them, and what stopped, killed and resumed runs cost."""
 
 import json
 import re
@@ -51,9 +50,9 @@ def small_experiment(path: Path, *, data_seed: int = 0, **settings: Any) -> Expe
 
 
 def check_public_values() -> list[Finding]:
-    """Two secure runs with the same releases, on other clients and other cohorts: every file is the same, bit by bit.
+    """Two secure runs with the same releases, on other clients and cohorts: every file is equal, bit for bit.
 
-    Deterministic: the releases are given, and so are the operating system's bytes. Anything that depends on raw data,
+    Deterministic: the releases are fixed, and so are the operating system's bytes. Anything that depends on raw data,
     cohorts or time shows as a difference, in binary files too. Only the owner may read checkpoint/.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -64,10 +63,10 @@ def check_public_values() -> list[Finding]:
         two, _ = _files_of(path, releases, data_seed=1, cohort=range(2, 11))
     changed = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
     claim = "files of a secure run are functions of its releases"
-    measured = f"raw data show in {', '.join(changed)}" if changed else f"so, in {len(one) - 1} files"
+    measured = f"raw data are visible in {', '.join(changed)}" if changed else f"holds, in {len(one) - 1} files"
     return [
         Finding(SUBJECT, "public values", claim, measured, not changed),
-        Finding(SUBJECT, "private files", "only the owner reads checkpoint/", private or "so", not private),
+        Finding(SUBJECT, "private files", "only the owner reads checkpoint/", private or "holds", not private),
     ]
 
 
@@ -75,18 +74,18 @@ _SECURE: dict[str, Any] = {"secure": True, "private_evaluation": 0.5, "dropout":
 
 
 def _files_of(path: Path, releases: list[Release], *, data_seed: int, cohort: range) -> tuple[dict[str, bytes], str]:
-    """The bytes of every file of a run and of its progress; and which private file others could read."""
+    """The bytes of every file of a run and of its progress; and a private file that others could read, if any."""
     shutil.rmtree(path, ignore_errors=True)
     experiment = small_experiment(path, data_seed=data_seed, **_SECURE)
     probe = Recorder(experiment.plan.mechanism, cohorts=[np.array(cohort)], canned=releases)
-    private, shown = "", []
+    private, output = "", []
     with entropy_from(np.random.default_rng(0).bytes):
         running = start(replace(experiment, plan=replace(experiment.plan, mechanism=probe)))
         for progress in running.rounds():
             private = private or _readable(path / "checkpoint")
-            shown.append(repr(progress))
+            output.append(repr(progress))
     files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    return files | {"what is shown": "".join(shown).encode()}, private
+    return files | {"what is shown": "".join(output).encode()}, private
 
 
 def _readable(folder: Path) -> str:
@@ -104,26 +103,26 @@ def _made_up_release(experiment: Experiment) -> Release:
 
 
 def check_stated_cost() -> Finding:
-    """Stopped, resumed or finished, a folder states the cost of its whole plan, wherever it states one.
+    """Stopped, resumed or finished, a folder states the cost of its whole plan in every file.
 
     Deterministic: progress, summary.json, privacy.json, the result and `folder_cost` against the accountant. An edited
-    statement, a cut ledger and charges too many are refused.
+    statement, a truncated ledger and extra charges are refused.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         experiment = small_experiment(path)
-        due = epsilon(experiment.plan.event, num_rounds=ROUNDS, delta=0.01)
+        cost = epsilon(experiment.plan.event, num_rounds=ROUNDS, delta=0.01)
         epsilons = {"progress": _some_rounds(start(experiment), 2)}
         epsilons |= _epsilons_in(path, "when stopped")
         running = resume(path)
         epsilons["progress after resuming"] = [progress.epsilon for progress in running.rounds()]
         epsilons["result"] = [running.result().epsilon]
         epsilons |= _epsilons_in(path, "at the end")
-        stated = [(where, value) for where, values in epsilons.items() for value in values]
-        wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
+        statements = [(where, value) for where, values in epsilons.items() for value in values]
+        wrong = next((f"{where} says {value}" for where, value in statements if not _equal(value, cost)), "")
         wrong = wrong or _accepted_edit(path, Path(folder))
-    claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
-    return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(epsilons)} places", not wrong)
+    claim = f"a folder costs its whole plan, {cost:.4g}, from the first round on"
+    return Finding(SUBJECT, "stated cost", claim, wrong or f"holds, in {len(epsilons)} places", not wrong)
 
 
 def _equal(value: float | None, due: float) -> bool:
@@ -131,24 +130,24 @@ def _equal(value: float | None, due: float) -> bool:
 
 
 def _accepted_edit(path: Path, elsewhere: Path) -> str:
-    """The first edit of a folder whose cost is quoted all the same."""
+    """The first edit of a folder that `folder_cost` does not notice."""
     for number, (name, edit) in enumerate(_EDITS.items()):
         copy = elsewhere / f"edited-{number}"
         shutil.copytree(path, copy)
         edit(copy)
         if not refused(lambda copy=copy: folder_cost(copy), RunFolderError):  # type: ignore[misc]
-            return f"the cost of a folder with {name} is quoted"
+            return f"the cost of a folder with {name} is accepted"
     return ""
 
 
 def _halve(*paths: Path) -> None:
     for path in paths:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(document | {"epsilon": document["epsilon"] / 2}), encoding="utf-8")
 
 
 def _charge(folder: Path, count: int) -> None:
-    """Leave so many charges, one a round, in a folder without the summary that counts them."""
+    """Rewrite a folder's ledger to `count` charges, one per round, and delete the summary that counts them."""
     ledger = folder / "ledger.jsonl"
     first = json.loads(ledger.read_text(encoding="utf-8").splitlines()[0])
     lines = (json.dumps(first | {"round": number}) + "\n" for number in range(count))
@@ -173,16 +172,16 @@ def _epsilons_in(path: Path, when: str) -> dict[str, list[float | None]]:
 
 
 def check_resumed_run() -> Finding:
-    """Stopped or killed and resumed: a seeded run makes the same releases, a secure one charges what it repeats.
+    """Stopped or killed and resumed: seeded runs repeat their releases, secure runs charge repeated rounds.
 
-    Deterministic. Clients of the seeded run remember their rounds. Copies of secure runs and changed statements are
+    Deterministic. Clients of the seeded run remember their rounds. Copies of secure runs and edited statements are
     refused.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         wrong = _resumed_seeded(path) or _resumed_secure(path) or _resumed_elsewhere(path) or _resumed_slots(path)
-    claim = "resuming repeats seeded releases exactly, and charges secure ones"
-    return Finding(SUBJECT, "resumed run", claim, wrong or "so", not wrong)
+    claim = "resuming repeats seeded releases exactly and charges secure ones again"
+    return Finding(SUBJECT, "resumed run", claim, wrong or "holds", not wrong)
 
 
 def _resumed_seeded(folder: Path) -> str:
@@ -198,7 +197,7 @@ def _resumed_seeded(folder: Path) -> str:
             return f"a run that was {path.name} cannot be resumed ({type(error).__name__})"
         for name in ("rounds.jsonl", "models.safetensors", "ledger.jsonl"):
             if (path / name).read_bytes() != (paths[0] / name).read_bytes():
-                return f"a run that was {path.name} and resumed has another {name}"
+                return f"a run that was {path.name} and resumed has a different {name}"
     return ""
 
 
@@ -206,20 +205,20 @@ def _resumed_secure(folder: Path) -> str:
     """A kill after a charge, three times: four rounds and two in reserve allow six releases, and no more."""
     path = folder / "secure"
     experiment = small_experiment(path, secure=True, reserve_rounds=2)
-    due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
-    made, state = len(_some_rounds(start(experiment), 1)), path / "checkpoint" / "state.safetensors"
+    expected = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
+    releases, state = len(_some_rounds(start(experiment), 1)), path / "checkpoint" / "state.safetensors"
     before = state.read_bytes()
     for rounds in (1, 1, 1, ROUNDS):
-        state.write_bytes(before)  # that of the round before
-        made += len(_some_rounds(resume(path), rounds))
+        state.write_bytes(before)  # the state of the round before
+        releases += len(_some_rounds(resume(path), rounds))
         charged = len(read_charges(path / "ledger.jsonl"))
-        if charged != made:
-            return f"{made} secure releases were made and {charged} charged"
+        if charged != releases:
+            return f"{releases} secure releases were made and {charged} charged"
         if rounds == 1 and not _refuses_without(state, path):
             return "a secure run without its checkpoint is resumed"
     cost = folder_cost(path)
-    if made > ROUNDS + 2 or cost is None or cost.epsilon is None or abs(cost.epsilon - due) > 1e-9:
-        return f"{made} secure releases were made; 6 cost {due:.4g}, and {cost} is stated"
+    if releases > ROUNDS + 2 or cost is None or cost.epsilon is None or abs(cost.epsilon - expected) > 1e-9:
+        return f"{releases} secure releases were made; 6 cost {expected:.4g}, and {cost} is stated"
     return ""
 
 
@@ -236,40 +235,38 @@ def _resumed_elsewhere(folder: Path) -> str:
         return "a copy of a secure run is resumed"
     _halve(path / "privacy.json")
     return (
-        ""
-        if refused(lambda: resume(path), PrivacyError, RunFolderError)
-        else "a run is resumed although it states another epsilon"
+        "" if refused(lambda: resume(path), PrivacyError, RunFolderError) else "a run with an edited epsilon is resumed"
     )
 
 
 def _resumed_slots(folder: Path) -> str:
-    """Under slots a secure round that is repeated is the same release, charged once; without its draw it is refused."""
+    """Under slots a repeated secure round is the same release, charged once; without its draw it is refused."""
     path = folder / "slots"
-    named = replace(_clients(0), clients=tuple(f"client {number}" for number in range(NUM_CLIENTS)))
+    named_clients = replace(_clients(0), clients=tuple(f"client {number}" for number in range(NUM_CLIENTS)))
     slots: dict[str, Any] = {"participation": "schedule", "slots": 2, "secure": True}
-    _some_rounds(start(small_experiment(path, data=named, **slots)), 1)
+    _some_rounds(start(small_experiment(path, data=named_clients, **slots)), 1)
     before, releases = (path / "checkpoint" / "state.safetensors").read_bytes(), []
     for _ in range(2):
         (path / "checkpoint" / "state.safetensors").write_bytes(before)
         _some_rounds(resume(path), 1)
         releases.append((path / "rounds.jsonl").read_text(encoding="utf-8").splitlines()[1])
     if releases[0] != releases[1] or len(read_charges(path / "ledger.jsonl")) != 2:
-        return "a round with slots that is repeated is another release, or charged otherwise than once"
+        return "a repeated round with slots is another release, or not charged once"
     (path / "checkpoint" / "state.safetensors").write_bytes(before)
-    for drawn in path.glob("checkpoint/drawn*"):
-        drawn.unlink()
+    for draw_file in path.glob("checkpoint/drawn*"):
+        draw_file.unlink()
     return (
         ""
         if refused(lambda: _some_rounds(resume(path), 1), PrivacyError, RunFolderError)
-        else "a round with slots is repeated with fresh noise"
+        else "a round with slots is repeated under fresh noise"
     )
 
 
 def check_started_run() -> Finding:
-    """Runs that start from another's models state what all of them cost together, to the third generation.
+    """Runs that start from another run's models state the cost of all of them, to the third generation.
 
-    Without sampling, by the audit's own formula. A statement that forgets a run before is refused, and so is a start
-    from a seeded run in a secure one.
+    Without sampling, by the audit's own formula. A statement that omits an earlier run is refused, and so is a secure
+    run that starts from a seeded one.
     """
     wrong = ""
     with tempfile.TemporaryDirectory() as folder:
@@ -278,27 +275,27 @@ def check_started_run() -> Finding:
         for count, path in enumerate(paths, start=1):
             finish(start(small_experiment(path, secure=True, noise_multiplier=3.0 + count, **before)))
             before = {"start_from": str(path)}
-            due = gaussian_epsilon(sum(ROUNDS / (3.0 + run) ** 2 for run in range(1, count + 1)) ** -0.5, 0.01)
-            stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
-            total = stated.get("started_from", {}).get("epsilon_together", stated["epsilon"])
-            if not due - 1e-6 <= total <= 1.05 * due:
-                wrong = wrong or f"epsilon_together = {total:.4g} after {count} runs that cost {due:.4g}"
-        started: dict[str, Any] = stated["started_from"]
-        for edited in ({}, started | {"earlier": started["earlier"][1:]}):
-            text = json.dumps(stated | {"started_from": edited})
+            expected = gaussian_epsilon(sum(ROUNDS / (3.0 + run) ** 2 for run in range(1, count + 1)) ** -0.5, 0.01)
+            document = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
+            total = document.get("started_from", {}).get("epsilon_together", document["epsilon"])
+            if not expected - 1e-6 <= total <= 1.05 * expected:
+                wrong = wrong or f"epsilon_together = {total:.4g} after {count} runs, which cost {expected:.4g}"
+        entry: dict[str, Any] = document["started_from"]
+        for edited in ({}, entry | {"earlier": entry["earlier"][1:]}):
+            text = json.dumps(document | {"started_from": edited})
             (paths[2] / "privacy.json").write_text(text, encoding="utf-8")
             if not refused(lambda: folder_cost(paths[2]), RunFolderError):
-                wrong = wrong or "a statement that forgets a run before is quoted"
+                wrong = wrong or "a statement that omits an earlier run is accepted"
         finish(start(small_experiment(Path(folder) / "seeded")))
         seeded: dict[str, Any] = {"secure": True, "start_from": str(Path(folder) / "seeded")}
         if not refused(lambda: start(small_experiment(Path(folder) / "four", **seeded)), PrivacyError):
             wrong = wrong or "a secure run starts from a seeded one"
-    claim = "a run's statement counts the runs that it starts from"
-    return Finding(SUBJECT, "started run", claim, wrong or "so, over three runs", not wrong)
+    claim = "a run's statement includes the runs it started from"
+    return Finding(SUBJECT, "started run", claim, wrong or "holds, over three runs", not wrong)
 
 
 def _some_rounds(running: Running, count: int) -> list[float | None]:
-    """The epsilons that a run states in its first rounds; then it is stopped."""
+    """The epsilons stated in the first rounds of a run, which is then stopped."""
     epsilons, rounds = [], running.rounds()
     for progress in rounds:
         epsilons.append(progress.epsilon)
@@ -309,7 +306,7 @@ def _some_rounds(running: Running, count: int) -> list[float | None]:
 
 
 def _killed(running: Running, copy: Path, *, after: int) -> None:
-    """What is on disk in the middle of a run, as a kill would leave it."""
+    """The files on disk in the middle of a run, as a kill would leave them."""
     rounds = running.rounds()
     for _ in range(after):
         next(rounds)
@@ -358,7 +355,7 @@ def _under(name: str, keys: set[str]) -> set[str]:
     return {name, *(f"{name}.{key}" for key in keys)}
 
 
-# By file: every key that may be in it, nested ones as a.b. All are settings, versions, costs or released values.
+# The keys that each file may contain, nested ones as a.b. All are settings, versions, costs or released values.
 ALLOWED: dict[str, set[str]] = {
     "config.yaml": set(AFFECTS),
     "privacy.json": {
@@ -402,9 +399,9 @@ ALLOWED: dict[str, set[str]] = {
 
 
 def check_public_files() -> Finding:
-    """A small secure run with dropouts and hostile clients: only files and keys on the list, and no seed.
+    """A small secure run with dropouts and hostile clients: only listed files and keys, and no seed.
 
-    Times, counts of clients and whatever else depends on the cohort are not on the list.
+    Times, counts of clients and whatever else depends on the cohort are not listed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -425,13 +422,13 @@ def check_public_files() -> Finding:
             out=str(path),
         )
         wrong = sorted(_unlisted(path))
-    claim = "a secure run's files hold what is on the list"
-    measured = f"not on it: {', '.join(wrong[:4])}" if wrong else f"so, in {len(ALLOWED)} files"
+    claim = "a secure run writes only listed files and keys"
+    measured = f"not listed: {', '.join(wrong[:4])}" if wrong else f"holds, in {len(ALLOWED)} files"
     return Finding("run folder", "public files", claim, measured, not wrong)
 
 
 def listed_name(file: str) -> str:
-    """The name under which a file is on the list: one entry stands for the files of all clusters."""
+    """The list's name for a file: one entry stands for the files of all clusters."""
     return re.sub(r"^cluster-\d+\.", "cluster-N.", file)
 
 
@@ -448,7 +445,7 @@ def _unlisted(folder: Path) -> Iterator[str]:
 
 
 def _content(path: Path) -> list[Any]:
-    """The documents of a file."""
+    """The parsed documents of a file."""
     if path.suffix == ".safetensors":
         with safe_open(path, framework="np") as file:
             return [dict.fromkeys(file.keys()) | (file.metadata() or {})]

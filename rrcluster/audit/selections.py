@@ -1,4 +1,4 @@
-"""Private selection: charged as a whole before the first run, by its own law, and only the best run is left."""
+"""Private selection: charged as a whole before the first run, by its own law; only the best run is published."""
 
 import contextlib
 import json
@@ -42,23 +42,23 @@ def check_selection_cost() -> Finding:
     wrong = ""
     for law, mean, z, rounds in (("geometric", 5.0, 3.0, 4), ("logarithmic", 5.0, 3.0, 4), ("geometric", 20.0, 6.0, 9)):
         event = RepeatAndSelect(PoissonGaussian(z, 1.0), rounds, mean, law)
-        due = selected_epsilon(z / math.sqrt(rounds), mean, law, 1e-4)
-        stated = epsilon(event, num_rounds=1, delta=1e-4, accountant="rdp")
-        if not due * (1 - 1e-3) <= stated <= due * 1.05:
-            wrong = f"{stated:.5g} where {due:.5g} is due ({law}, mean {mean:g})"
+        expected_cost = selected_epsilon(z / math.sqrt(rounds), mean, law, 1e-4)
+        cost = epsilon(event, num_rounds=1, delta=1e-4, accountant="rdp")
+        if not expected_cost * (1 - 1e-3) <= cost <= expected_cost * 1.05:
+            wrong = f"{cost:.5g} where {expected_cost:.5g} is due ({law}, mean {mean:g})"
     one, two = (PoissonGaussian(1.0, 0.1), 5), (PoissonGaussian(2.0, 0.2), 9)
     if worst_run([one, two]) != (PoissonGaussian(1.0, 0.2), 9):
-        wrong = wrong or "the run charged is not the worst of those on offer"
-    covered = RepeatAndSelect(PoissonGaussian(2.0, 0.1), 5, _MEAN, "geometric")
+        wrong = wrong or "the charge is not for the most expensive candidate"
+    selection = RepeatAndSelect(PoissonGaussian(2.0, 0.1), 5, _MEAN, "geometric")
     for costlier, rounds in (
         (PoissonGaussian(1.9, 0.1), 5),
         (PoissonGaussian(2.0, 0.11), 5),
         (PoissonGaussian(2.0, 0.1), 6),
     ):
-        if not refused(partial(check_covered, covered, costlier, rounds), PrivacyError):
+        if not refused(partial(check_covered, selection, costlier, rounds), PrivacyError):
             wrong = wrong or "a run that costs more than its selection covers is accepted"
     claim = "a selection costs what the theorem says"
-    return Finding(SUBJECT, "selection cost", claim, wrong or "so", not wrong)
+    return Finding(SUBJECT, "selection cost", claim, wrong or "holds", not wrong)
 
 
 def selected_epsilon(multiplier: float, mean: float, law: str, delta: float) -> float:
@@ -88,15 +88,15 @@ def check_selection_law(*, rng: Rng) -> Finding:
         event = RepeatAndSelect(PoissonGaussian(1.0, 0.1), 5, _MEAN, law)
         gamma = 1 / _MEAN if law == "geometric" else _logarithmic_gamma(_MEAN)
         for kind, source in {"seeded": rng, "secure": secure_rng()}.items():
-            drawn = np.array([draw_repetitions(event, rng=source) for _ in range(DRAWS)])
+            repetitions = np.array([draw_repetitions(event, rng=source) for _ in range(DRAWS)])
             for number in range(7):
                 expected = _share(number, gamma, law)
-                p_value = binomial_p_value(int((drawn == number).sum()), DRAWS, expected)
+                p_value = binomial_p_value(int((repetitions == number).sum()), DRAWS, expected)
                 p_values[f"{law}, {kind}, {number} runs"] = p_value
     name, p_value = smallest(p_values)
     holds = p_value >= SIGNIFICANCE
     measured = f"no deviation (least p-value {p_value:.2g})" if holds else f"another law: {name} (p = {p_value:.2g})"
-    return Finding(SUBJECT, "selection law", "the number of runs has the law charged", measured, holds)
+    return Finding(SUBJECT, "selection law", "the number of runs follows the law of the charge", measured, holds)
 
 
 def _share(number: int, gamma: float, law: str) -> float:
@@ -108,19 +108,19 @@ def _share(number: int, gamma: float, law: str) -> float:
 
 
 def check_selection() -> Finding:
-    """Whole selections: one charge before the first release, epsilon of all, private scores, nothing of the others.
+    """Whole selections: one charge before the first release, epsilon of all, private scores, no trace of the others.
 
-    A secure selection that is stopped and made again is charged twice, and states both.
+    A secure selection that is stopped and repeated is charged twice, and states both.
     """
     wrong = _with_several_runs(secure=False) or _with_several_runs(secure=True)
     with tempfile.TemporaryDirectory() as folder:
         wrong = wrong or _stopped_and_repeated(Path(folder) / "best")
-    claim = "charged as a whole, first; scored privately; only the best is left"
-    return Finding(SUBJECT, "selection", claim, wrong or "so", not wrong)
+    claim = "charged as a whole, first; scored privately; only the best run remains"
+    return Finding(SUBJECT, "selection", claim, wrong or "holds", not wrong)
 
 
 def _with_several_runs(*, secure: bool) -> str:
-    """What is wrong with a selection that made more than one run; the number is random."""
+    """What is wrong with a selection of more than one run; their number is random."""
     for seed in range(8):
         with tempfile.TemporaryDirectory() as folder:
             runs, wrong = _selected(Path(folder) / "best", seed=seed, secure=secure)
@@ -130,7 +130,7 @@ def _with_several_runs(*, secure: bool) -> str:
 
 
 class _Charged(Recorder):
-    """A mechanism that checks before every release that the selection is in the ledger."""
+    """A mechanism that checks before every release that the ledger has the selection."""
 
     def __init__(self, mechanism: Any, ledger: Path) -> None:
         super().__init__(mechanism)
@@ -145,7 +145,7 @@ class _Charged(Recorder):
 
 
 def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
-    """(how many runs were made, what is wrong)."""
+    """(number of runs, what is wrong)."""
     offer = _offer(out, seed=seed, secure=secure)
     probe = _Charged(offer.experiments[0].plan.mechanism, out / "ledger.jsonl")
     experiments = tuple(replace(each, plan=replace(each.plan, mechanism=probe)) for each in offer.experiments)
@@ -160,9 +160,9 @@ def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
         return len(scores), f"{probe.uncharged} releases were made before the selection was charged"
     wrong = _left_over(out, secure=secure) or _stated(out, offer, charges=1)
     if any(abs(score - released) > 1e-9 for score, released in scores):
-        wrong = wrong or "runs are scored by something that was not released"
+        wrong = wrong or "runs are scored by unreleased values"
     if abs(_released_accuracy(out) - max(released for _, released in scores)) > 1e-9:
-        wrong = wrong or "the run that is left is not the best"
+        wrong = wrong or "the published run is not the best"
     return len(scores), wrong or _shared(probe)
 
 
@@ -186,7 +186,7 @@ def _offer(out: Path, *, seed: int, secure: bool) -> Candidates:
 
 
 def _released_accuracy(folder: Path) -> float:
-    """Of the last round, from what was released: the last quarter of two rounds is one."""
+    """The last round's accuracy, from releases: with two rounds, the last quarter is one round."""
     last = json.loads((folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()[-1])["private_evaluation"]
     return float(0.5 + last["sums"][0] / max(last["clients"], last["least_clients"]))
 
@@ -196,26 +196,26 @@ def _left_over(out: Path, *, secure: bool) -> str:
     others = sorted({listed_name(str(path.relative_to(out))) for path in out.rglob("*")} - allowed)
     rounds = len((out / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
     if others or rounds != _ROUNDS:
-        return f"more than the best run is left: {', '.join(others) or f'{rounds} rounds'}"
+        return f"more than the best run remains: {', '.join(others) or f'{rounds} rounds'}"
     keys = {*json.loads((out / "summary.json").read_text(encoding="utf-8"))} - ALLOWED["summary.json"]
     keys |= {*json.loads((out / "privacy.json").read_text(encoding="utf-8"))} - ALLOWED["privacy.json"] - {"selection"}
-    return f"not on the list of keys: {', '.join(sorted(keys))}" if keys else ""
+    return f"keys that are not listed: {', '.join(sorted(keys))}" if keys else ""
 
 
 def _stated(out: Path, offer: Candidates, *, charges: int) -> str:
     event = offer.selection.event
-    due = epsilon(event, num_rounds=charges, delta=0.01, accountant="rdp")
+    cost = epsilon(event, num_rounds=charges, delta=0.01, accountant="rdp")
     for name in ("privacy.json", "summary.json"):
-        stated = json.loads((out / name).read_text(encoding="utf-8"))["epsilon"]
-        if stated is None or stated < due - 1e-9:
-            return f"{name} states {stated}, and {charges} selections cost {due:.5g}"
+        stated_epsilon = json.loads((out / name).read_text(encoding="utf-8"))["epsilon"]
+        if stated_epsilon is None or stated_epsilon < cost - 1e-9:
+            return f"{name} states {stated_epsilon}, and {charges} selections cost {cost:.5g}"
     charged = read_charges(out / "ledger.jsonl")
     types = [charge["event"]["type"] for charge in charged]
     return "" if types == ["RepeatAndSelect"] * charges else f"the ledger holds {types} for {charges} selections"
 
 
 def _shared(probe: Recorder) -> str:
-    """Whether two releases of a selection share a cohort and noise."""
+    """Whether two releases of a selection share a cohort or noise."""
     sums = [made.cluster_sums.ravel() for _, made in probe.raw]
     cohorts = [tuple(np.sort(np.asarray(reports.client_ids)).tolist()) for reports, _ in probe.raw]
     pairs = [(i, j) for i in range(len(sums)) for j in range(i) if i // _ROUNDS != j // _ROUNDS]
@@ -231,9 +231,9 @@ def _stopped_and_repeated(out: Path) -> str:
 
     with contextlib.suppress(KeyboardInterrupt):
         select(replace(offer, score=stopped))
-    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {f"checkpoint/{KEY_FILE}"}
-    if left != {"ledger.jsonl"}:
-        return f"a selection that was stopped leaves {', '.join(sorted(left))}"
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {f"checkpoint/{KEY_FILE}"}
+    if files != {"ledger.jsonl"}:
+        return f"a stopped selection leaves {', '.join(sorted(files))}"
     again = _offer(out, seed=0, secure=True)
     select(again)
     return _stated(out, again, charges=2)

@@ -1,8 +1,7 @@
-"""Check 1: with the noise off, no neighbour moves a release by more than the sensitivity the noise is made for.
+"""Check 1: with the noise off, no neighbour moves a release by more than the sensitivity the noise is scaled to.
 
-Neighbouring rounds are adversarial: hostile updates, around every cluster size at which a rule might switch.
-
-Updates and evaluations in every container and type: a client stays within its sensitivity and moves nobody's row.
+Neighbouring rounds are adversarial: hostile updates, around every cluster size at which a rule might switch. Updates
+and evaluations come in every container and type: a client stays within its sensitivity and moves nobody's row.
 """
 
 import itertools
@@ -49,7 +48,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A round, its neighbours by what distinguishes them, and the noisy assignment that `identifier` gives to all."""
+    """A round, its neighbours by name, and the noisy assignment that `identifier` gives to all of them."""
 
     round: Round
     others: dict[str, Round]
@@ -57,7 +56,7 @@ class Neighbours:
 
 
 def hostile_rows(width: int, clip: float) -> dict[str, Array]:
-    """Updates a client may send: nothing, the clip, far more, in one coordinate or in all, and not numbers at all."""
+    """Updates a client may send: zero, the clip, far more, in one coordinate or in all, and invalid numbers."""
     axis, dense = np.eye(width)[0], np.ones(width) / np.sqrt(width)
     halves = np.where(np.arange(width) % 2, 1.0, -1.0) / np.sqrt(width)
     return {
@@ -99,7 +98,7 @@ def add_remove(mechanism: Mechanism, *, coins: bool) -> Iterator[Neighbours]:
 
 
 def replace_one(mechanism: Mechanism) -> Iterator[Neighbours]:
-    """Assignments around every critical size, then one client of every cluster sends something else."""
+    """Assignments around every critical size, then one client of every cluster sends another update."""
     k, least = mechanism.num_clusters, mechanism.min_cluster_size
     hostile = hostile_rows(mechanism.coordinates.width, mechanism.update_clip)
     for sizes in itertools.product(CRITICAL_SIZES, repeat=k):
@@ -125,7 +124,7 @@ def _with(updates: Array, client: int, row: Array) -> Array:
 
 
 def _coins(choices: Array, num_clusters: int) -> Array:
-    """Destinations by coins that were made public before the round, from sizes of an earlier one."""
+    """Destinations from coins that were made public before the round, from sizes of an earlier one."""
     earlier = np.linspace(0.5 * B, 2.5 * B, num_clusters)
     draws = client_uniforms(Streams(0).client_key("coin", 0), np.arange(len(choices)))[:, 0]
     return flip_coins(choices, coin_transition(earlier, min_cluster_size=B), uniforms=draws)
@@ -139,9 +138,9 @@ def check_sensitivity(target: Target, *, brief: bool = False) -> Finding:
     """The largest shift over all adversarial neighbours, shapes and rebalancing options, against the claim.
 
     Deterministic. For `identifier` conditional on the noisy assignment and on the rebalancing coins (both releases get
-    the same generator), as the proof is; there the sizes and denominators must not move at all. A release that is not
-    finite, or that a hostile report stops with an error, is an infinite shift. `brief` tries one shape of three: with
-    shared coordinates, without rebalancing, and coins.
+    the same generator), as in the proof; there the sizes and denominators must not move at all. A release that is not
+    finite, or that a hostile report stops with an error, counts as an infinite shift. `brief` tries one shape of three:
+    with shared coordinates, without rebalancing, and coins.
     """
     worst, where = 0.0, "nowhere"
     for mechanism, neighbours in _cases(target, brief=brief):
@@ -151,12 +150,12 @@ def check_sensitivity(target: Target, *, brief: bool = False) -> Finding:
             if ratio > worst:
                 worst, where = ratio, label
     bound = "sqrt(C^2 + w^2 + u^2/2)" if target.adjacency == "add-remove" else "2C, given the assignment"
-    shown = f"{worst:.6f} of it" if worst <= 1 + ROUNDING else f"{worst:.4g} times it: {where}"
-    return Finding(target.name, "sensitivity", f"one client moves at most {bound}", shown, worst <= 1 + ROUNDING)
+    result = f"{worst:.6f} of it" if worst <= 1 + ROUNDING else f"{worst:.4g} times it: {where}"
+    return Finding(target.name, "sensitivity", f"one client moves at most {bound}", result, worst <= 1 + ROUNDING)
 
 
 def check_invalid_reports(target: Target) -> Finding:
-    """An unusable report is as if absent under `joint`; under `identifier` it stays in the cohort, counted, at zero.
+    """An unusable report counts as absent under `joint`; under `identifier` it stays in the cohort, counted, at zero.
 
     Deterministic. Unusable: not finite, out of range, of another shape or type, a second one under the same id.
     """
@@ -165,11 +164,11 @@ def check_invalid_reports(target: Target) -> Finding:
     for name, reports in _unusable(mechanism).items():
         try:
             wrong = _treated_wrongly(mechanism, reports)
-        except Exception as error:  # whatever it is: a report must not stop a round
+        except Exception as error:  # any error at all: a report must not stop a round
             wrong = f"stops the round with {type(error).__name__}"
         if wrong:
             return Finding(target.name, "invalid reports", claim, f"{name}: {wrong}", False)
-    return Finding(target.name, "invalid reports", claim, "so for every kind tried", True)
+    return Finding(target.name, "invalid reports", claim, "holds for every kind tried", True)
 
 
 def _cases(target: Target, *, brief: bool) -> Iterator[tuple[Mechanism, Neighbours]]:
@@ -185,14 +184,14 @@ def _cases(target: Target, *, brief: bool) -> Iterator[tuple[Mechanism, Neighbou
 
 
 def shift(mechanism: Mechanism, one: Release | None, two: Release | None) -> float:
-    """How far two releases are apart; infinite if one is missing or if sizes that are public constants change."""
+    """Distance of two releases; infinite if one is missing or if sizes that are public constants change."""
     if one is None or two is None:
         return np.inf
     constant = hasattr(mechanism, "identifier") or mechanism.count_weight == 0
     if constant and _sizes(one).tolist() != _sizes(two).tolist():
         return np.inf
-    moved = float(np.linalg.norm(noised(two, mechanism) - noised(one, mechanism)))
-    return moved if np.isfinite(moved) else np.inf
+    distance = float(np.linalg.norm(noised(two, mechanism) - noised(one, mechanism)))
+    return distance if np.isfinite(distance) else np.inf
 
 
 def released_quietly(mechanism: Mechanism, one: Round) -> Release | None:
@@ -202,10 +201,10 @@ def released_quietly(mechanism: Mechanism, one: Round) -> Release | None:
     """
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         try:
-            made: Release = mechanism.release(as_reports(mechanism, one), rng=np.random.default_rng(0))
-        except Exception:  # whatever it is
+            release: Release = mechanism.release(as_reports(mechanism, one), rng=np.random.default_rng(0))
+        except Exception:  # any error at all
             return None
-    return made
+    return release
 
 
 def _sizes(release: Release) -> Array:
@@ -243,29 +242,29 @@ def _treated_wrongly(mechanism: Mechanism, reports: tuple[Any, Any, Any]) -> str
         if not hasattr(mechanism, "identifier"):
             with_it, without = (mechanism.release(one, rng=np.random.default_rng(0)) for one in (whole, two))
             same = np.array_equal(noised(with_it, mechanism), noised(without, mechanism))
-            return "" if same else "it shows in the release"
+            return "" if same else "it changes the release"
         fixed = given(mechanism, np.array([0, 1, 1]))
         release, zeroed = (fixed.release(one, rng=np.random.default_rng(0)) for one in (whole, two))
     if release.sizes.sum() != 3 or zeroed.sizes.sum() != 3:
         return f"the cohort of 3 is counted as {release.sizes.sum():g}, or {zeroed.sizes.sum():g} when it drops out"
     same = np.array_equal(noised(release, fixed), noised(zeroed, fixed))
-    return "" if same else "it differs from a client that dropped out"
+    return "" if same else "it differs from a dropout"
 
 
 _SAID = (None, (1.0, 1.0), (0.0, 0.0), (50.0, -50.0), (np.nan, 0.5), ("text", 1e300))
 
 
 def check_message_norm(target: Target) -> Finding:
-    """One client's message, whatever it is made of, is at most S long, in whole numbers; messages add up to the sum.
+    """One client's message, whatever its content, has length at most S, in integers; messages add up to the sum.
 
     Deterministic and exact.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=1.0, shared=2))
     step = 2.0 ** (math.floor(math.log2(mechanism.update_clip)) - GRID_BITS)
     bound, longest = (claimed_sensitivity(mechanism) / step) ** 2, 0
-    said = _SAID[1:] if mechanism.evaluation_weight else _SAID[:1]
+    evaluations = _SAID[1:] if mechanism.evaluation_weight else _SAID[:1]
     rows = hostile_rows(mechanism.coordinates.width, mechanism.update_clip).values()
-    for row, judged, choice in itertools.product(rows, said, (0, 2, -1)):
+    for row, judged, choice in itertools.product(rows, evaluations, (0, 2, -1)):
         message = mechanism.message(row, choice, destination=1, evaluation=judged)
         longest = max(longest, sum(int(part) ** 2 for part in message.tolist()))
     updates = np.full((3, mechanism.coordinates.width), 0.1)
@@ -275,7 +274,7 @@ def check_message_norm(target: Target) -> Finding:
     adds_up = np.array_equal(np.sum(parts, axis=0), mechanism.sum_messages(cohort))
     holds = longest <= bound and adds_up
     measured = f"{math.sqrt(longest / bound):.6f} of it" if adds_up else "messages do not add up to the sum"
-    return Finding(target.name, "message norm", "a message is at most S long", measured, holds)
+    return Finding(target.name, "message norm", "a message has length at most S", measured, holds)
 
 
 _WIDE = AuditSetting(noise_multiplier=0.0, clustered=300)
@@ -285,20 +284,20 @@ _ASSIGNMENT = np.array([0, 1, 2, 0, 1])
 def check_types(target: Target, *, rng: Rng) -> Finding:
     """Updates of every floating-point type and container, above the clip: one client moves the sensitivity at most.
 
-    Eight random directions and three lengths each, so that a norm computed in a short type is caught.
+    Eight random directions and three lengths each, so that a norm computed in low precision is caught.
     """
     mechanism = given(target.make(_WIDE), _ASSIGNMENT)
-    shown, holds = _worst_shift(mechanism, _long_rows(mechanism, rng))
-    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+    result, holds = _worst_shift(mechanism, _long_rows(mechanism, rng))
+    return Finding(target.name, "types", "the sensitivity holds for every type of update", result, holds)
 
 
 def _worst_shift(mechanism: Mechanism, neighbours: Iterator[tuple[str, Round, Round]]) -> tuple[str, bool]:
     """(the largest shift, relative to the claimed sensitivity, in words; whether it is within the claim)."""
     worst, where = 0.0, ""
     for label, one, two in neighbours:
-        moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
-        if moved > worst:
-            worst, where = moved, label
+        distance = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
+        if distance > worst:
+            worst, where = distance, label
     ratio = worst / claimed_sensitivity(mechanism)
     holds = ratio <= 1 + ROUNDING
     return (f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"), holds
@@ -317,11 +316,11 @@ def check_odd_rows(target: Target) -> Finding:
     for name, cohort in _odd(good).items():
         release = released_quietly(mechanism, cohort)
         if shift(mechanism, base, release) > claimed_sensitivity(mechanism) * (1 + ROUNDING):
-            wrong = f"{name}: more than one client's share moves"
+            wrong = f"{name}: more than one client's contribution changes"
         elif base is None or release is None or not np.allclose(base.cluster_sums[::2], release.cluster_sums[::2]):
-            wrong = f"{name}: clusters move in which it is not"
-    claim = "an odd row moves nobody else's contribution"
-    return Finding(target.name, "odd rows", claim, wrong or "so", not wrong)
+            wrong = f"{name}: clusters that it does not belong to change"
+    claim = "an odd row changes nobody else's contribution"
+    return Finding(target.name, "odd rows", claim, wrong or "holds", not wrong)
 
 
 def _long_rows(mechanism: Mechanism, rng: Rng) -> Iterator[tuple[str, Round, Round]]:
@@ -332,11 +331,11 @@ def _long_rows(mechanism: Mechanism, rng: Rng) -> Iterator[tuple[str, Round, Rou
         for times in (1.0, 3.0, 400.0):
             rows = np.vstack([np.tile(-direction, (4, 1)), direction * times])
             for kind, cast in type_casts().items():
-                whole = cast(rows)
+                all_rows = cast(rows)
                 replaced = cast(np.vstack([rows[:4], -rows[4:]]))
-                removed = replaced if hasattr(mechanism, "identifier") else whole[:4]
+                removed = replaced if hasattr(mechanism, "identifier") else all_rows[:4]
                 label = f"{times:g} C as {kind}, direction {trial}"
-                yield label, Round(removed, _ASSIGNMENT[: len(removed)]), Round(whole, _ASSIGNMENT)
+                yield label, Round(removed, _ASSIGNMENT[: len(removed)]), Round(all_rows, _ASSIGNMENT)
 
 
 def type_casts() -> dict[str, Callable[[Array], Any]]:
@@ -357,7 +356,7 @@ def type_casts() -> dict[str, Callable[[Array], Any]]:
 
 
 def _odd(good: Array) -> dict[str, Round]:
-    """Four good rows and one that is not, in containers that give all rows one type."""
+    """Four good rows and one odd row, in containers that give all rows one type."""
     import torch
 
     width, choices = good.shape[1], [0, 1, 2, 0, 1]
@@ -406,26 +405,27 @@ _COHORTS = (0, 1, 7, 40)
 def check_evaluation_sensitivity(target: Target) -> Finding:
     """One more client with any evaluation of any type: its message stays within sqrt(C^2 + w^2 + u^2/2).
 
-    Deterministic. Values in and out of range, and no numbers at all, in every type and container.
+    Deterministic. Values in and out of range, and non-numbers, in every type and container.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=0.0))
-    shown, holds = _worst_shift(mechanism, _neighbours(mechanism))
+    result, holds = _worst_shift(mechanism, _neighbours(mechanism))
     claim = "with an evaluation of any type, one client moves at most sqrt(C^2 + w^2 + u^2/2)"
-    return Finding(target.name, "evaluation sensitivity", claim, shown, holds)
+    return Finding(target.name, "evaluation sensitivity", claim, result, holds)
 
 
 def check_evaluation_scale(target: Target) -> Finding:
     """An evaluation counts the same in every cohort, and stated stds and floors are the same for every cohort.
 
-    Deterministic: n clients that report (1, 0) move the row by n u / 2 in every cohort.
+    Deterministic: n clients that report (1, 0) move the row by n u
+    2 in every cohort.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=0.0, size_floor=3.0))
     loud = target.make(AuditSetting(size_floor=3.0))
-    wrong, stated = "", set()
+    wrong, constants = "", set()
     for count in _COHORTS:
         choices = np.arange(count) % mechanism.num_clusters
-        said = np.tile([1.0, 0.0], (count, 1))
-        cohort = Round(np.zeros((count, mechanism.coordinates.width)), choices, evaluations=said)
+        evaluations = np.tile([1.0, 0.0], (count, 1))
+        cohort = Round(np.zeros((count, mechanism.coordinates.width)), choices, evaluations=evaluations)
         release = released_quietly(mechanism, cohort)
         if release is None or release.evaluation is None:
             wrong = f"no evaluation is released with {count} clients"
@@ -435,12 +435,12 @@ def check_evaluation_scale(target: Target) -> Finding:
         noisy = released_quietly(loud, cohort)
         judged = None if noisy is None else noisy.evaluation
         if judged is not None:
-            stated.add((judged.sum_noise_std, judged.clients_noise_std, judged.loss_bound, judged.least_clients))
+            constants.add((judged.sum_noise_std, judged.clients_noise_std, judged.loss_bound, judged.least_clients))
             if not np.isclose(judged.clients, noisy.sizes.sum(), rtol=1e-9):  # type: ignore[union-attr]
                 wrong = "its number of clients is not the sum of released sizes"
-    wrong = wrong or ("" if len(stated) == 1 else "stated stds or floors depend on the cohort")
+    wrong = wrong or ("" if len(constants) == 1 else "stated stds or floors depend on the cohort")
     claim = "an evaluation weighs the same in every cohort"
-    return Finding(target.name, "evaluation scale", claim, wrong or "so", not wrong)
+    return Finding(target.name, "evaluation scale", claim, wrong or "holds", not wrong)
 
 
 def _neighbours(mechanism: Mechanism) -> Iterator[tuple[str, Round, Round]]:
@@ -448,13 +448,13 @@ def _neighbours(mechanism: Mechanism) -> Iterator[tuple[str, Round, Round]]:
     updates = np.zeros((5, mechanism.coordinates.width))
     updates[:, 0] = mechanism.update_clip
     choices = np.array([0, 1, 2, 0, 1])
-    for said, pair in _SAID_OF_CONTAINERS.items():
+    for name, pair in _SAID_OF_CONTAINERS.items():
         rows = np.vstack([np.tile([0.75, 0.25], (4, 1)), pair])
         for kind, cast in type_casts().items():
             with np.errstate(all="ignore"):
-                whole = cast(rows)
-            others = Round(updates[:4], choices[:4], evaluations=whole[:4])
-            yield f"{said} as {kind}", others, Round(updates, choices, evaluations=whole)
+                evaluations = cast(rows)
+            others = Round(updates[:4], choices[:4], evaluations=evaluations[:4])
+            yield f"{name} as {kind}", others, Round(updates, choices, evaluations=evaluations)
 
 
 def check_denominators(target: Target, *, rng: Rng) -> Finding:
@@ -470,13 +470,13 @@ def check_denominators(target: Target, *, rng: Rng) -> Finding:
         setting = AuditSetting(noise_multiplier=1.0, shared=2, min_cluster_size=least, size_floor=floor)
         wrong = wrong or check(target.make(setting), rng)
     claim = "denominators and stated stds are functions of what is released"
-    return Finding(target.name, "denominators", claim, wrong or "so", not wrong)
+    return Finding(target.name, "denominators", claim, wrong or "holds", not wrong)
 
 
 def check_rebalancing(rebalance: Callable[..., Any], *, rng: Rng) -> Finding:
     """Exact rebalancing: all clusters end with B or more, small ones with exactly B, donors not below B, none lost.
 
-    And its input is not edited. Deterministic guarantees, tried on random assignments around every critical size.
+    The input is not edited. Deterministic guarantees, tried on random assignments around every critical size.
     """
     wrong = ""
     for _ in range(200):
@@ -485,14 +485,14 @@ def check_rebalancing(rebalance: Callable[..., Any], *, rng: Rng) -> Finding:
         if sizes.sum() < 3 * B:
             continue
         before = assignment.copy()
-        moved = rebalance(assignment, num_clusters=3, min_cluster_size=B, rng=rng)
-        after = np.bincount(moved, minlength=3)
+        rebalanced = rebalance(assignment, num_clusters=3, min_cluster_size=B, rng=rng)
+        after = np.bincount(rebalanced, minlength=3)
         small = sizes < B
         if after.sum() != sizes.sum() or (after < B).any() or (after[small] != B).any():
             wrong = f"sizes {sizes.tolist()} became {after.tolist()} at B = {B}"
         elif (after[~small] > sizes[~small]).any() or not np.array_equal(before, assignment):
             wrong = f"a large cluster grew, or the input was edited, at sizes {sizes.tolist()}"
-    return Finding("exact rebalancing", "guarantees", "all clusters end with at least B", wrong or "so", not wrong)
+    return Finding("exact rebalancing", "guarantees", "all clusters end with at least B", wrong or "holds", not wrong)
 
 
 def _joint(mechanism: Mechanism, rng: Rng) -> str:
@@ -521,8 +521,8 @@ def _identifier(mechanism: Mechanism, rng: Rng) -> str:
         (np.full((18, width), np.nan), np.full(18, -1)),
         (np.zeros((5, width)), np.zeros(5, dtype=np.int64)),
     ]
-    seen = [_public(fixed.release(Reports(*one), rng=np.random.default_rng(seed))) for one in rounds]
-    return "" if all(np.array_equal(seen[0], one) for one in seen) else "they change with what clients report"
+    constants = [_public(fixed.release(Reports(*one), rng=np.random.default_rng(seed))) for one in rounds]
+    return "" if all(np.array_equal(constants[0], one) for one in constants) else "they change with what clients report"
 
 
 def _public(release: Release) -> Array:
@@ -540,7 +540,7 @@ def check_public_sizes(target: Target, *, rng: np.random.Generator) -> Finding:
         release = mechanism.release(reports, rng=target.generator(rng))
         if not np.allclose(release.sizes, 0.3 * 50 / 4, rtol=1e-12) or release.size_noise_std != 0:
             wrong = f"sizes {release.sizes.round(3).tolist()} for a cohort of {list(sizes)}"
-    return Finding(target.name, "public sizes", "without counts, sizes are q M / k", wrong or "so", not wrong)
+    return Finding(target.name, "public sizes", "without counts, sizes are q M / k", wrong or "holds", not wrong)
 
 
 _SHAPE = AuditSetting(noise_multiplier=1.0, shared=2)
@@ -556,11 +556,13 @@ def check_release_function(target: Target) -> Finding:
     width = mechanism.coordinates.width
     updates, choices, ids = np.full((4, width), 0.1), np.array([0, 1, 2, 2]), np.array([5, 6, 7, 7])
     draws = [np.random.default_rng(0) for _ in range(3)]
-    given = release(updates, choices, plan=plan, rng=draws[0], client_ids=ids)
-    own = plan.mechanism.release(Reports(updates, choices, client_ids=ids), rng=draws[1])
+    by_function = release(updates, choices, plan=plan, rng=draws[0], client_ids=ids)
+    by_mechanism = plan.mechanism.release(Reports(updates, choices, client_ids=ids), rng=draws[1])
     once = plan.mechanism.release(Reports(updates[:3], choices[:3], client_ids=ids[:3]), rng=draws[2])
-    same = np.array_equal(noised(given, mechanism), noised(own, mechanism))
-    wrong = "" if same else "the same reports are released otherwise"
-    if not np.array_equal(noised(given, mechanism), noised(once, mechanism)):
+    same = np.array_equal(noised(by_function, mechanism), noised(by_mechanism, mechanism))
+    wrong = "" if same else "the same reports give another release"
+    if not np.array_equal(noised(by_function, mechanism), noised(once, mechanism)):
         wrong = "a client that reports twice counts twice"
-    return Finding(target.name, "release function", "release() is the mechanism's release", wrong or "so", not wrong)
+    return Finding(
+        target.name, "release function", "release() equals the mechanism's release", wrong or "holds", not wrong
+    )

@@ -1,12 +1,11 @@
 """The statistical tests that the checks use.
 
-Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some 650
-of them, does so with probability below 1e-6. The effects looked for are large; a strict level costs little.
+Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some 650 of
+them, does so with probability below 1e-6. The effects of interest are large; a strict level costs little.
 
-Check 3: can an attacker tell two neighbouring rounds apart better than the event allows?
-
-Sampling is off: the worst case given participation; the accountants are checked on their own. The noise multiplier is
-small (0.5), where a mistake in the sensitivity shows best.
+Check 3: can an attacker tell two neighbouring rounds apart better than the event allows? Sampling is off: the worst
+case given participation; the accountants are checked separately. The noise multiplier is small (0.5), where a wrong
+sensitivity is easiest to detect.
 """
 
 import math
@@ -105,14 +104,15 @@ def smallest(p_values: dict[str, float]) -> tuple[str, float]:
 
 
 def all_distinct(samples: Array) -> bool:
-    """No value occurs twice: what 53-bit noise gives, and noise of fewer bits does not."""
+    """Whether no value occurs twice: true of 53-bit noise, false of noise with fewer bits."""
     return bool(np.unique(samples).size == samples.size)
 
 
 def repeats_p_value(whole: Array, sigma: float) -> float:
-    """Test that whole numbers of this std repeat no more often than by chance: the number of equal pairs is Poisson.
+    """Test that integers of this std repeat no more often than by chance: the number of equal pairs is Poisson.
 
-    Two of them agree with probability 1 / (2 sqrt(pi) sigma).
+    Two of them agree with probability 1
+    (2 sqrt(pi) sigma).
     """
     from scipy.stats import poisson
 
@@ -121,7 +121,7 @@ def repeats_p_value(whole: Array, sigma: float) -> float:
     return float(poisson.sf(repeated - 1, expected)) if repeated else 1.0
 
 
-RUNS = 1500  # of each of the two rounds; half to choose the statistic and the threshold, half to test
+RUNS = 1500  # per round of the two; half choose the statistic and the threshold, half test
 FAILURE_PROBABILITY = 1e-9  # of each Clopper-Pearson bound
 NOISE_MULTIPLIER = 0.5
 _EPSILONS = np.linspace(-15, 15, 601)
@@ -130,9 +130,9 @@ _EPSILONS = np.linspace(-15, 15, 601)
 def check_distinguishing(target: Target, *, rng: Rng, runs: int = RUNS) -> list[Finding]:
     """Lower bounds on what two statistics reveal, against the event: valid for any statistic, at 1 - 1e-9 each.
 
-    `projection`: the best linear one of sums and sizes. `scale`: of log ||mean||^2 per block, which shows a denominator
-    or a noise scale that depends on raw counts. A factor 2 in the noise is found with certainty, 12% is not: the test
-    of the noise scale covers that.
+    `projection`: the best linear statistic of sums and sizes. `scale`: of log ||mean||^2 per block, sensitive to a
+    denominator or a noise scale that depends on raw counts. A factor 2 in the noise is found with certainty, 12% is
+    not: the test of the noise scale covers that.
     """
     mechanism, here, there = _scene(target)
     one, two = (_attributes(mechanism, side, runs, rng) for side in (here, there))
@@ -145,7 +145,7 @@ def error_bounds(one: Array, two: Array) -> tuple[float, float]:
     """Upper bounds on (false positive, false negative) rate of the best threshold on a linear statistic.
 
     `one` and `two` are (runs, features). Direction and threshold are chosen on the first halves, the rates bounded on
-    the second halves, so the bounds hold whatever was chosen.
+    the second halves, so the bounds hold for any choice.
     """
     half = len(one) // 2
     weights = _discriminant(one[:half], two[:half])
@@ -160,7 +160,7 @@ def error_bounds(one: Array, two: Array) -> tuple[float, float]:
 
 
 def least_false_negatives(event: RoundEvent, false_positives: float) -> float:
-    """The trade-off the event claims for one round without sampling: no test at this level does better."""
+    """The claimed trade-off for one round without sampling: no test at this level has fewer false negatives."""
     delta = _profile(event)
     one_way = 1 - delta - np.exp(_EPSILONS) * false_positives
     other_way = np.exp(-_EPSILONS) * (1 - delta - false_positives)
@@ -168,7 +168,7 @@ def least_false_negatives(event: RoundEvent, false_positives: float) -> float:
 
 
 def separation(false_positives: float, false_negatives: float) -> float:
-    """Distance in stds of two unit Gaussians that can be told apart this well: mu of Gaussian DP, at least 0."""
+    """The mu of Gaussian DP at which two Gaussians can be told apart this well, at least 0."""
     if min(false_positives, false_negatives) <= 0:
         return math.inf
     return max(0.0, -normal_quantile(false_positives) - normal_quantile(false_negatives))
@@ -213,14 +213,14 @@ def _linear(release: Release) -> Array:
 
 
 def _discriminant(one: Array, two: Array) -> Array:
-    """Fisher's: the direction that is best for Gaussians of equal covariance."""
+    """Fisher's discriminant: the best direction for Gaussians of equal covariance."""
     spread = np.cov(one.T) + np.cov(two.T)
     spread = np.atleast_2d(spread) + 1e-9 * np.trace(np.atleast_2d(spread)) * np.eye(one.shape[1])
     return np.asarray(np.linalg.solve(spread, two.mean(axis=0) - one.mean(axis=0)))
 
 
 def _threshold(low: Array, high: Array) -> float:
-    """Where the bound on the separation is best, among quantiles of both samples."""
+    """The quantile of both samples with the best bound on the separation."""
     candidates = np.quantile(np.concatenate([low, high]), np.linspace(0.02, 0.98, 49))
 
     def score(threshold: float) -> float:
@@ -232,13 +232,13 @@ def _threshold(low: Array, high: Array) -> float:
 
 
 def _profile(event: RoundEvent) -> Array:
-    """Profile of one round on the whole cohort: sampling is switched off here."""
+    """Privacy profile of one round on the whole cohort, without sampling."""
     choice: Choice = getattr(event, "choice", FOLDED)
     return choice.gaussian_delta(_EPSILONS, event.noise_multiplier)
 
 
 def _epsilon(mu: float) -> float:
-    """Epsilon at DELTA of Gaussians mu apart."""
+    """Epsilon at DELTA of two Gaussians at distance mu."""
     from dp_accounting import get_epsilon_gaussian
 
     return float(get_epsilon_gaussian(1 / mu, DELTA)) if mu > 1e-6 else 0.0

@@ -19,7 +19,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One check, not yet run."""
+    """One check, to be run."""
 
     subject: str
     check: str
@@ -29,7 +29,7 @@ class Step:
         """Run the check; an error of the code under audit is a failed claim."""
         try:
             outcome = self.run()
-        except Exception as error:  # whatever the code under audit does wrong
+        except Exception as error:  # any error of the code under audit
             stopped = f"stopped by {type(error).__name__}: {error}"
             return [Finding(self.subject, self.check, "can be checked", stopped, False)]
         return outcome if isinstance(outcome, list) else [outcome]
@@ -38,7 +38,7 @@ class Step:
 def audit_steps(*, mechanism: str = "all", method: str = "ifca", seed: int = 0, deep: bool = False) -> list[Step]:
     """Every check of the installed code for `mechanism` (joint, identifier or all), training with `method`.
 
-    `deep` repeats what is random with further seeds, trains with every method, and sends more canaries.
+    `deep` repeats random checks with further seeds, trains with every method, and sends more canaries.
     """
     checks.one_of((*TARGETS, "all"), mechanism=mechanism)
     checks.one_of((*WITHOUT_MEMORY, *REMEMBERING), algorithm=method)
@@ -68,8 +68,8 @@ def _deep_steps(mechanism: str, *, method: str, seed: int) -> Iterator[Step]:
                 yield from _training_steps(target, name, seed)
 
 
-# The methods that report updates, by whether their clients remember their rounds, which `identifier` does not cover.
-# Questions on a table have checks of their own.
+# Methods that report updates, by whether their clients remember rounds, which `identifier` does not cover. Questions on
+# a table have separate checks.
 WITHOUT_MEMORY = (
     *("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle"),
     *("fesem-memoryless", "fedper-memoryless"),
@@ -78,7 +78,7 @@ REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 
 
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
-    """The checks that need nothing but the mechanism."""
+    """The checks that need only the mechanism."""
     from rrcluster.audit.cohorts import check_sampler
     from rrcluster.audit.noise import check_identifiers, check_noise, check_noise_reuse
     from rrcluster.audit.sensitivity import (
@@ -195,7 +195,7 @@ def training_steps(training: Training) -> Iterator[Step]:
 
 
 def federation_steps() -> Iterator[Step]:
-    """The checks of federations, where what they need is installed."""
+    """The checks of federations, where their extra is installed."""
     try:
         from rrcluster.audit import federated_claims as federated
     except ImportError:
@@ -263,7 +263,7 @@ def common_steps(seed: int) -> list[Step]:
 
 
 def canary_steps(mechanism: str, *, seed: int, canaries: int | None = None) -> Iterator[Step]:
-    """Whole runs of the secure mode with canaries: clustered under `joint`, one model under `identifier`."""
+    """Whole secure runs with canaries: clustered under `joint`, one model under `identifier`."""
     from rrcluster.audit.canaries import CANARIES, audit_end_to_end
     from rrcluster.audit.targets import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate

@@ -1,11 +1,9 @@
-"""What is audited, a mechanism that can be made at any noise, shape and B as a plan makes it, and what a check finds.
+"""The mechanism under audit, built as a plan builds it at any noise, shape and B; findings; and recording probes.
 
 Claims are recomputed here from first principles, never read from the code under test: a wrong formula there must not
 hide its own error.
-
-Probes that record a simulation from inside: what went into the mechanism, what came out, and when.
-
-A probe delegates to the mechanism it stands for, so that plan, server and simulator run unchanged around it.
+Probes record a simulation from inside: the inputs of the mechanism, its outputs, and their order. A probe delegates to
+the mechanism it wraps, so that plan, server and simulator run unchanged around it.
 """
 
 import math
@@ -38,7 +36,7 @@ Mechanism = Any
 
 @dataclass(frozen=True)
 class AuditSetting:
-    """The public constants a mechanism is made with. `noise_multiplier` is of the whole round; 0 switches noise off."""
+    """The public constants of a mechanism. `noise_multiplier` is that of the whole round; 0 switches noise off."""
 
     noise_multiplier: float = 1.7
     shared: int = 0
@@ -60,17 +58,17 @@ class Target:
     name: str
     make: Callable[[AuditSetting], Mechanism]
     adjacency: str
-    identifier: str = "gaussian"  # under `identifier`, how choices are privatised
+    identifier: str = "gaussian"  # how choices are privatised under `identifier`
     counted: bool = True  # whether sizes are released; with w = 0 they are a public constant
     secure: bool = False  # whether it needs randomness from the operating system
 
     def generator(self, rng: Rng) -> Rng:
-        """What its releases draw from: `rng`, or the operating system where nothing else is accepted."""
+        """The generator for its releases: `rng`, or the operating system's where nothing else is accepted."""
         return secure_rng() if self.secure else rng
 
 
 def varied(target: Target, name: str, **changes: Any) -> Target:
-    """The same mechanism with other public constants, in every setting it is made with: fields of `AuditSetting`."""
+    """The same mechanism with other public constants (fields of `AuditSetting`) in every setting."""
     return replace(
         target,
         name=f"{target.name} ({name})",
@@ -82,12 +80,12 @@ def varied(target: Target, name: str, **changes: Any) -> Target:
 
 @dataclass(frozen=True)
 class GivenAssignment:
-    """Stands for the noisy identifiers that the guarantee of `identifier` conditions on, whatever is reported."""
+    """Replaces the noisy identifiers, on which the guarantee of `identifier` is conditional, by a fixed assignment."""
 
     assignment: Array
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:  # noqa: ARG002
-        """The given assignment."""
+        """The fixed assignment."""
         return self.assignment[: len(choices)]
 
 
@@ -130,14 +128,14 @@ def recast(mechanism: Mechanism, kind: Any) -> Mechanism:
 
 
 def claimed_sensitivity(mechanism: Mechanism) -> float:
-    """L2 sensitivity that the noise must be relative to: sqrt(C^2 + w^2 + u^2 / 2) under `joint`, else 2C."""
+    """L2 sensitivity that the noise must be scaled to: sqrt(C^2 + w^2 + u^2 / 2) under `joint`, else 2C."""
     clip = float(mechanism.update_clip)
     weight, judged = getattr(mechanism, "count_weight", None), getattr(mechanism, "evaluation_weight", 0.0)
     return 2 * clip if weight is None else math.sqrt(clip * clip + weight * weight + judged * judged / 2)
 
 
 def noised(release: Release, mechanism: Mechanism) -> Array:
-    """Everything that gets noise, as one vector: shared sum, cluster sums and, in `joint`, counts and evaluations."""
+    """All noisy values as one vector: shared sum, cluster sums and, in `joint`, counts and evaluations."""
     weight = getattr(mechanism, "count_weight", 0.0)
     counts = [release.sizes * weight] if weight else []
     judged = [] if release.evaluation is None else [release.evaluation.sums * mechanism.evaluation_weight]
@@ -147,7 +145,7 @@ def noised(release: Release, mechanism: Mechanism) -> Array:
 def as_reports(mechanism: Mechanism, one: Any) -> Reports:
     """Reports of a cohort (`updates`, `choices`, `destinations`, `evaluations`), complete for this mechanism.
 
-    Where evaluations are asked for and none are given, everybody reports the best one, which is the longest.
+    Where evaluations are required but none are given, everybody reports the best one, which is the longest.
     """
     evaluations = one.evaluations
     if evaluations is None and getattr(mechanism, "evaluation_weight", 0.0) > 0:
@@ -161,7 +159,7 @@ def silenced(mechanism: Mechanism) -> Mechanism:
 
 
 def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
-    """`identifier` with its noisy identifiers fixed, and a cohort to match; `joint` as it is."""
+    """`identifier` with fixed noisy identifiers, and a cohort to match; `joint` as it is."""
     if not hasattr(mechanism, "identifier"):
         return mechanism
     return replace(mechanism, identifier=GivenAssignment(assignment), cohort_size=len(assignment))
@@ -176,7 +174,7 @@ def _made(kind: Any, setting: AuditSetting, **changes: Any) -> Mechanism:
 class Finding:
     """One line of the audit. `holds` is None for a measurement that is informative only."""
 
-    subject: str  # what was audited: a mechanism, the accountants, a training run
+    subject: str  # a mechanism, the accountants, a training run
     check: str
     claim: str
     measured: str
@@ -184,7 +182,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The answer in one word."""
+        """The verdict in one word."""
         return {True: "holds", False: "FAILS", None: "informative"}[self.holds]
 
 
@@ -214,7 +212,7 @@ VARIANTS = {
 }
 
 
-# Canaries look at sums alone: counts and evaluations, which share the noise, are as light as usual, or absent.
+# Canaries use sums alone: counts and evaluations, which share the noise, are as light as usual, or absent.
 CANARY_RUNS = {
     "joint": ((varied(joint_target(), "secure", secure=True), "ifca"),),
     "identifier": ((varied(identifier_target(), "secure", secure=True), "fedavg"),),
@@ -235,14 +233,14 @@ class Reported:
 
 @dataclass(frozen=True)
 class GivenCohorts:
-    """A sampler whose cohorts are decided beforehand, in the order they are asked for; the last one repeats."""
+    """A sampler with cohorts fixed beforehand, in order; the last one repeats."""
 
     cohorts: list[Array]
     expected_size: float  # a public constant, whatever the cohorts are
     drawn: list[int] = field(default_factory=list)
 
     def check_population(self, population: int) -> None:
-        """Any."""
+        """Accept any population."""
 
     def draw(
         self,
@@ -258,11 +256,11 @@ class GivenCohorts:
 
 
 class Recorder:
-    """A mechanism that records every round: `raw` and `reported`, and in `log` when each release was made.
+    """A mechanism that records every round: `raw`, `reported`, the sums in `totals`, and the order of events in `log`.
 
-    Hosts in this process hand it parts of a cohort, which it joins. What is sent is summed first: a second sum of the
-    same clients is that of honest reports, for diagnostics. `totals` holds the sums that were released.
-    `cohorts` replaces the sampler; `canned` replaces the releases by given ones, whatever is reported; the last one
+    Hosts in this process pass it parts of a cohort, which it joins. Messages are summed before honest reports, which
+    are summed a second time for diagnostics.
+    `cohorts` replaces the sampler; `canned` replaces the releases by fixed ones, whatever is reported; the last one
     repeats.
     """
 
@@ -284,11 +282,11 @@ class Recorder:
             self.sampler = GivenCohorts(cohorts, mechanism.sampler.expected_size)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the mechanism's own."""
+        """Delegate all other attributes to the mechanism."""
         return getattr(self._mechanism, name)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is this recorder, or the mechanism, which hosts in other processes have."""
+        """Equal to itself and to its mechanism, of which hosts in other processes have a copy."""
         return self is other or bool(self._mechanism == other)
 
     __hash__ = object.__hash__
@@ -314,9 +312,9 @@ class Recorder:
     def released(self, reports: Reports, release: Callable[[], Release]) -> Release:
         """Release, or take the next of the given releases, and record it."""
         self.log.append("release")
-        made = self._canned[min(len(self.raw), len(self._canned) - 1)] if self._canned else release()
-        self.raw.append((reports, made))
-        return made
+        result = self._canned[min(len(self.raw), len(self._canned) - 1)] if self._canned else release()
+        self.raw.append((reports, result))
+        return result
 
     @property
     def reported(self) -> list[Reported]:
@@ -324,11 +322,11 @@ class Recorder:
         return [_as_arrays(reports, made) for reports, made in self.raw]
 
 
-def _as_arrays(reports: Reports, made: Release) -> Reported:
-    moved = np.array(reports.choices if reports.destinations is None else reports.destinations)
+def _as_arrays(reports: Reports, release: Release) -> Reported:
+    destinations = np.array(reports.choices if reports.destinations is None else reports.destinations)
     updates, choices, ids = (np.array(part) for part in (reports.updates, reports.choices, reports.client_ids))
     judged = None if reports.evaluations is None else np.array(reports.evaluations)
-    return Reported(updates, choices, moved, ids, made, judged)
+    return Reported(updates, choices, destinations, ids, release, judged)
 
 
 class WatchedLedger(Ledger):
@@ -340,7 +338,7 @@ class WatchedLedger(Ledger):
         self.log = log
 
     def charge(self, round_index: int, event: Event | None) -> None:
-        """Charge, and record when and for what."""
+        """Charge, and record the time and the event."""
         super().charge(round_index, event)
         self.log.append((round_index, event))
 
@@ -357,10 +355,10 @@ def refused(call: Callable[[], object], *kinds: type[Exception]) -> bool:
 
 @contextmanager
 def entropy_from(source: Callable[[int], bytes]) -> Iterator[None]:
-    """The operating system's generator, replaced: secure runs can be repeated, and their reads counted."""
-    own = os.urandom
+    """Replaces the operating system's generator, so that secure runs can be repeated and their reads counted."""
+    urandom = os.urandom
     os.urandom = source
     try:
         yield
     finally:
-        os.urandom = own
+        os.urandom = urandom
