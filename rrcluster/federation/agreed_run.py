@@ -1,8 +1,8 @@
-"""From an agreement to everything that a side of the federation computes with: one function, for server and members.
+"""From an agreement to everything that server and members compute with: one function for both sides.
 
-No second source exists: method, network, noise, number of releases and the client's code all come from the agreement,
-so a daemon whose operator signed a digest runs the plan of that digest. The guarantee that the agreement states is
-computed again on every side, and another one is refused.
+There is no second source: method, network, noise, number of releases and the client's code all come from the agreement,
+so a daemon whose operator signed a digest runs the plan of that digest. Every side computes the stated guarantee again
+and refuses a different one.
 """
 
 import math
@@ -35,32 +35,32 @@ from rrcluster.server.survey import make_schedule
 from rrcluster.settings import AFFECTS, refuse_files
 from rrcluster.simulation.clients import ClientMemory
 
-_ALIKE = 1e-6  # relative: what two machines' arithmetic may differ by in an epsilon
+_ALIKE = 1e-6  # relative difference in epsilon that two machines' arithmetic may cause
 
 
 @dataclass(frozen=True)
 class AgreedRun:
-    """What server and members run, made from one agreement. Public: it holds nobody's data."""
+    """The run of server and members, made from one agreement. Public: it holds nobody's data."""
 
     agreement: Agreement
-    experiment: Experiment  # its population has no samples: they are with the members
+    experiment: Experiment  # its population has no samples: these stay with the members
     side: ClientSide
     secure: SecurePlan | None = None
 
     @classmethod
     def build(cls, agreement: Agreement, *, trains: bool = True, **own: Any) -> "AgreedRun":
-        """Everything of an agreement that states its guarantee; `own` settings say where this side runs (device, out).
+        """Build the run of an agreement that states its guarantee; `own` settings are local (device, out).
 
-        Refuses settings that a member could not honour, and a guarantee other than the settings give. A side that does
+        Refuses settings that a member could not honour, and a guarantee that the settings do not give. A side that does
         not train needs no engine.
         """
-        agreed = cls.draft(agreement, trains=trains, **own)
-        _check_guarantee(agreement.guarantee, agreed.guarantee())
-        return agreed
+        run = cls.draft(agreement, trains=trains, **own)
+        _check_guarantee(agreement.guarantee, run.guarantee())
+        return run
 
     @classmethod
     def draft(cls, agreement: Agreement, *, trains: bool = False, **own: Any) -> "AgreedRun":
-        """The same for an agreement whose guarantee is still to be stated."""
+        """The same for an agreement whose guarantee is yet to be stated."""
         config = agreed_config(agreement, **own)
         data = absent_population(agreement.samples, agreement.num_clients, name=config.data.data)
         engine = _alone(config) if trains and config.data.data == MEMBERS else None
@@ -82,11 +82,11 @@ class AgreedRun:
 
     @property
     def num_releases(self) -> int:
-        """Attempts that a member joins at most."""
+        """The most attempts that a member joins."""
         return self.plan.num_releases
 
     def survey_stage(self, round_index: int) -> str | None:
-        """What the agreed survey asks in a round; None where clients train alone."""
+        """The question of the agreed survey in a round; None where clients train alone."""
         place = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds).place(round_index)
         return None if place is None else place.stage
 
@@ -97,15 +97,15 @@ class AgreedRun:
 
     @property
     def num_models(self) -> int | None:
-        """How many models are handed out; None where releases decide."""
+        """The number of models handed out; None where releases decide."""
         return self.plan.mechanism.num_clusters if self.form is None else None
 
     def first_memory(self) -> ClientMemory:
-        """What clients remember before their first round."""
+        """The clients' memory before their first round."""
         return ClientMemory(self.experiment.method.memory_width(self.experiment.model))
 
     def risk(self, event: RoundEvent) -> dict[str, float]:
-        """Bounds on guesses about a client, from all rounds of `event`."""
+        """Bounds on guesses about a client's participation, from all rounds of `event`."""
         plan, failure = self.plan, 0.0 if self.secure is None else self.secure.terms.failure_probability
         return risk(
             event,
@@ -116,7 +116,7 @@ class AgreedRun:
         )
 
     def guarantee(self) -> dict[str, Any]:
-        """The numbers that operators read before they sign, from the settings alone."""
+        """The numbers that operators read before they sign, computed from the settings alone."""
         plan, mechanism = self.plan, self.plan.mechanism
         common = {
             "epsilon": plan.epsilon(),
@@ -145,9 +145,9 @@ class AgreedRun:
 def close(draft: Agreement) -> Agreement:
     """The agreement of a draft: clients counted by the roster, defaults written out, noise calibrated, cost stated.
 
-    The noise multiplier takes the place of the epsilon it was calibrated to, so that no two sides calibrate apart;
-    what it costs is in the guarantee. In plain mode more than half of the members have to be connected in a round,
-    unless the draft says another number.
+    The epsilon is replaced by the noise multiplier calibrated to it, so that no two sides calibrate differently; the
+    cost is in the guarantee. In plain mode more than half of the members have to be connected in a round, unless the
+    draft says another number.
     """
     agreed_settings.register_members()
     given = {**draft.settings, "num_clients": draft.num_clients}
@@ -161,14 +161,14 @@ def close(draft: Agreement) -> Agreement:
 
 
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
-    """The settings of a run from those that were agreed on; `own` are of this side alone, and change no result."""
+    """Run settings from the agreed ones; `own` are local to this side and change no result."""
     agreed_settings.register_members()
     agreed_settings.check_samples(agreement.samples)
     agreed_settings.check_settings(agreement.settings, secure=agreement.secure)
-    declared = agreement.settings.get("num_clients")
-    if declared != agreement.num_clients:
+    num_clients = agreement.settings.get("num_clients")
+    if num_clients != agreement.num_clients:
         raise ConfigError(
-            f"the settings are for num_clients = {declared} and the roster has {agreement.num_clients}; close the "
+            f"the settings are for num_clients = {num_clients} and the roster has {agreement.num_clients}; close the "
             "roster again."
         )
     for name in own:
@@ -179,10 +179,10 @@ def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
 
 
 def _alone(config: RunConfig) -> Callable[[Model], Engine]:
-    """What computes real clients: one at a time, so that nobody's message depends on another's data in any bit.
+    """The config with an engine that computes clients one at a time, so that no bit depends on others' data.
 
-    Computed together their last bits depend on who else is there and on how many samples each has. A server that sends
-    models between which losses tie to the last bit would see many clients choose otherwise because of one.
+    Computed together, their last bits depend on the other clients and their numbers of samples. Because of one client,
+    many could then choose differently between models whose losses a server makes equal to the last bit.
     """
     name = config.output.engine
     if name == "batched":
@@ -190,17 +190,17 @@ def _alone(config: RunConfig) -> Callable[[Model], Engine]:
             "engine = batched computes clients together, and the guarantee is for clients that compute alone; use "
             "engine = reference, or auto."
         )
-    chosen = replace(config, output=replace(config.output, engine="reference" if name == "auto" else name))
-    return partial(engine_for, chosen)
+    with_engine = replace(config, output=replace(config.output, engine="reference" if name == "auto" else name))
+    return partial(engine_for, with_engine)
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """Samples that are elsewhere."""
+    """Placeholder for samples that stay with the members."""
 
     def client(self, client: int) -> tuple[Inputs, Targets]:  # noqa: ARG002
-        """None are here."""
-        raise DataError("the samples of a federation's clients are with its members, and are not read here.")
+        """Raise: there are no samples here."""
+        raise DataError("the samples of a federation's clients are with its members, and cannot be read here.")
 
 
 def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEMBERS) -> FederatedData:
@@ -223,17 +223,19 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
 
 
 def check_data(data: FederatedData, agreement: Agreement, place: int) -> FederatedData:
-    """A member's own population, refused where it does not look as agreed."""
+    """Refuse a member's population that does not match the agreement."""
     samples, most = agreement.samples, agreement.members[place].num_clients
-    shown = {
+    facts = {
         "input_shape": (tuple(data.input_shape), samples.input_shape),
         "num_classes": (data.num_classes, samples.num_classes),
         "ids": (data.input_dtype == IDS, samples.ids),
         "columns": (data.columns, agreed_settings.agreed_cells(samples.columns)),
     }
-    for name, (own, agreed) in shown.items():
-        if own != agreed:
-            raise DataError(f"{data.name} has {name} = {own}, and {agreed} was agreed on; encode it as agreed.")
+    for name, (value, expected) in facts.items():
+        if value != expected:
+            raise DataError(
+                f"{data.name} has {name} = {value}, but the agreement says {expected}; encode it as agreed."
+            )
     if data.num_clients > most:
         raise DataError(
             f"{data.name} has more clients than the {most} that {agreement.members[place].name} enrolled with; leave "
@@ -243,7 +245,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
 
 
 def _check_forgets(experiment: Experiment) -> None:
-    """Refuse methods whose clients remember: masks bind what is told in one attempt, not what was told before."""
+    """Refuse methods whose clients have memory: masks only bind the messages of the current attempt."""
     if experiment.method.memory_width(experiment.model):
         raise PrivacyError(
             f"algorithm = {experiment.method.name}: clients remember what they were told, so a server that tells "
@@ -253,27 +255,27 @@ def _check_forgets(experiment: Experiment) -> None:
 
 
 def _check_guarantee(stated: Mapping[str, Any], computed: Mapping[str, Any]) -> None:
-    """Refuse an agreement whose stated numbers are not those that its settings give."""
+    """Refuse an agreement whose stated numbers differ from those of its settings."""
     for name in sorted({*stated, *computed}):
-        claimed, own = stated.get(name), computed.get(name)
-        if not _alike(claimed, own):
+        claimed, value = stated.get(name), computed.get(name)
+        if not _alike(claimed, value):
             raise PrivacyError(
-                f"the agreement states {name} = {claimed!r:.60}, and its settings give {own!r:.60}; do not sign it. "
+                f"the agreement states {name} = {claimed!r:.60}, and its settings give {value!r:.60}; do not sign it. "
                 "Ask for an agreement that was closed by this version of rrcluster."
             )
 
 
-def _alike(claimed: Any, own: Any) -> bool:
-    if isinstance(claimed, float) and isinstance(own, float):
-        return math.isclose(claimed, own, rel_tol=_ALIKE)
-    return type(claimed) is type(own) and claimed == own
+def _alike(claimed: Any, value: Any) -> bool:
+    if isinstance(claimed, float) and isinstance(value, float):
+        return math.isclose(claimed, value, rel_tol=_ALIKE)
+    return type(claimed) is type(value) and claimed == value
 
 
 def samples_of(config: RunConfig) -> SampleShape:
-    """What samples look like, from the settings: of a dataset by its name, or of tables by the rules for columns."""
+    """The shape of samples, from the settings: of a named dataset, or of tables by the rules for columns."""
     from rrcluster.runs.experiment import load_population
 
     if config.data.data in registry.DATASETS and config.data.data != MEMBERS:
         data = load_population(replace(config, data=replace(config.data, num_clients=4)))
         return SampleShape(tuple(data.input_shape), data.num_classes, data.input_dtype == IDS)
-    raise ConfigError("samples of the members' own are declared, not counted; give input_shape and classes.")
+    raise ConfigError("the shape of members' samples must be declared; give input_shape and classes.")

@@ -1,4 +1,4 @@
-"""Which settings a federation can agree on, and how those of columns describe the members' tables. Without torch."""
+"""The settings a federation can agree on, and how column rules describe the members' tables. Imports no torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,20 +11,20 @@ from rrcluster.federation.agreement import SampleShape
 from rrcluster.runs.config import coerce
 from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, declared_columns, names_file, refuse_files
 
-MEMBERS = "members"  # the name of data that every member brings itself
-_OWN_COLUMNS = ("client", "test_column", "test_share", "time", "group")  # a member's own business
+MEMBERS = "members"  # the name of data that every member supplies
+_OWN_COLUMNS = ("client", "test_column", "test_share", "time", "group")  # left to each member
 _NOT_TRAINED_TOGETHER = ("local", "oracle")
 
 
 def register_members() -> None:
-    """Make the name of the members' data known to the settings of this process."""
+    """Register the name of the members' data among this process's data sources."""
     if MEMBERS not in registry.DATASETS:
         facts = {"divided": False}
         registry.DATASETS.register(registry.Entry(MEMBERS, None, "members' own data", facts))
 
 
 def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
-    """Refuse settings that mean nothing to a member, or that a member could not honour."""
+    """Refuse settings that are meaningless to a member, or that a member could not honour."""
     for name, value in settings.items():
         if name not in FIELDS or FIELDS[name] == "columns":
             raise ConfigError(f"the agreement has no setting {str(name)[:40]!r}; all sides need the same version.")
@@ -60,7 +60,7 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
 
 
 def check_samples(samples: SampleShape) -> None:
-    """Refuse rules for columns that are none, or that give other samples than were agreed on."""
+    """Refuse invalid rules for columns, and rules that give other samples than the agreement states."""
     for name in samples.columns:
         if FIELDS.get(name) != "columns":
             raise ConfigError(f"the agreement has no rule {str(name)[:40]!r} for columns; all sides need one version.")
@@ -69,26 +69,26 @@ def check_samples(samples: SampleShape) -> None:
 
 
 def table_shape(columns: Mapping[str, Any]) -> SampleShape:
-    """What tables give, by the declared rules alone: one input per number and per value of a vocabulary."""
+    """The shape of a table's samples, from the declared rules alone: one input per number and per vocabulary value."""
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = agreed_rules(columns).without_dates()
-    if not declared.features or declared.target is None:
+    rules = agreed_rules(columns).without_dates()
+    if not rules.features or rules.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "
             "settings, or declare input_shape and num_classes for arrays."
         )
-    if not declared.classes and not declared.regression:
+    if not rules.classes and not rules.regression:
         raise ConfigError("classes are a public list that all members share; declare classes, or regression: true.")
-    width = sum(len(declared.vocabulary[name]) + 1 if name in declared.vocabulary else 1 for name in declared.features)
-    if declared.encoding == "cells":  # values and codes
+    width = sum(len(rules.vocabulary[name]) + 1 if name in rules.vocabulary else 1 for name in rules.features)
+    if rules.encoding == "cells":  # values and codes
         width *= 2
-    return SampleShape((width,), len(declared.classes), columns=dict(columns))
+    return SampleShape((width,), len(rules.classes), columns=dict(columns))
 
 
 def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
-    """What is public of cells that decide for themselves, by the agreed rules; None where columns are declared."""
+    """Public description of cells that are encoded one by one, by the agreed rules; None for declared columns."""
     return cell_columns(agreed_rules(columns)) if columns.get("encoding") == "cells" else None
 
 
@@ -100,12 +100,12 @@ def agreed_rules(columns: Mapping[str, Any]) -> ColumnSettings:
 
 
 def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:
-    """The agreed rules for a member's table, with what is its own: the client's column, and rows to test on."""
+    """The agreed rules for a member's table, with its own options: the client column and the test rows."""
     if not samples.columns:
         raise ConfigError("the agreement has no rules for tables; give --data as an .npz file or module:function.")
     for name in samples.columns:
         if getattr(own, name) not in (getattr(ColumnSettings(), name), None):
-            raise ConfigError(f"{name} was agreed on by everybody; leave it out.")
-    agreed = {name: value for name, value in samples.columns.items() if name not in _OWN_COLUMNS}
+            raise ConfigError(f"{name} is part of the agreement; leave it out.")
+    rules = {name: value for name, value in samples.columns.items() if name not in _OWN_COLUMNS}
     own_rules = {name: getattr(own, name) for name in (*_OWN_COLUMNS, "types") if getattr(own, name) not in (None, ())}
-    return declared_columns(**agreed, **own_rules)
+    return declared_columns(**rules, **own_rules)

@@ -1,8 +1,8 @@
-"""What everybody in a federation has agreed to: settings, roster and guarantee, by one digest that each operator signs.
+"""The agreement of a federation: settings, roster and guarantee, under one digest that each operator signs.
 
 The digest is in every message. A server that changes a setting, adds a client or exchanges a key has another digest,
-and no client that signed the first one answers it. Everything that either side computes with is made from an agreement
-alone (agreed_run.py), and the numbers that an operator reads before signing are computed again there.
+and no client that signed the first one answers it. Both sides compute with nothing but the agreement (agreed_run.py),
+and recompute the numbers that an operator reads before signing.
 """
 
 import json
@@ -23,10 +23,10 @@ from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
 from rrcluster.storage import parse_json, read_text
 
 MODES = ("plain", "secure")
-MOVED = "moved.json"  # in a folder that was copied to be used elsewhere, and must not be used here any more
+MOVED = "moved.json"  # marks a folder that was moved elsewhere and must not be used here
 _LONGEST_KEY = 2000
-_LARGEST_SAMPLES = 10**8  # inputs x classes: an agreement from a stranger must not fill the memory
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also that of a folder
+_LARGEST_SAMPLES = 10**8  # inputs x classes: bounds the memory that a received agreement can claim
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also valid as the name of a folder
 
 
 def _check_name(name: str) -> None:
@@ -36,24 +36,24 @@ def _check_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """One operator of the federation: a name, an identity key, and how many clients its daemon hosts at most."""
+    """One operator of the federation: a name, an identity key, and the most clients its daemon hosts."""
 
     name: str
     identity: bytes  # Ed25519 public key
-    num_clients: int  # a public constant: the numbers that its clients may have
-    node_key: str = ""  # public key of its network node, as OpenSSH writes it; "" where the transport needs none
+    num_clients: int  # a public constant: the size of its range of client numbers
+    node_key: str = ""  # public key of its network node in OpenSSH format; empty where the transport needs none
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
         _check_name(self.name)
         if len(self.identity) != KEY_BYTES:
-            raise ConfigError(f"the identity of {self.name} has {len(self.identity)} bytes, not {KEY_BYTES}.")
+            raise ConfigError(f"the identity of {self.name} has {len(self.identity)} bytes instead of {KEY_BYTES}.")
         if len(self.node_key) > _LONGEST_KEY or not (self.node_key.isascii() and self.node_key.isprintable()):
             raise ConfigError(f"the node key of {self.name} must be one line as in node.pub; enrol again.")
 
     @property
     def fingerprint(self) -> str:
-        """To be compared by telephone: 128 bits, so that nobody finds another key with the same one."""
+        """128 bits to compare by telephone, too many for anybody to find a second key with the same ones."""
         return digest(b"member", self.identity, self.node_key.encode()).hex()[:32]
 
     def facts(self) -> dict[str, Any]:
@@ -62,23 +62,25 @@ class Member:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Member":
-        """Back from plain data; ConfigError unless every value is of its type."""
-        named = _typed(facts, {"name": str, "identity": str, "num_clients": int, "node_key": str}, "a member")
+        """The inverse of `facts`; ConfigError unless every value has its type."""
+        entries = _typed(facts, {"name": str, "identity": str, "num_clients": int, "node_key": str}, "a member")
         try:
-            identity = bytes.fromhex(named["identity"])
+            identity = bytes.fromhex(entries["identity"])
         except ValueError:
-            raise ConfigError(f"the identity of {named['name'][:64]!r} is not written in hexadecimal digits.") from None
-        return cls(named["name"], identity, named["num_clients"], named["node_key"])
+            raise ConfigError(
+                f"the identity of {entries['name'][:64]!r} is not written in hexadecimal digits."
+            ) from None
+        return cls(entries["name"], identity, entries["num_clients"], entries["node_key"])
 
 
 @dataclass(frozen=True)
 class SampleShape:
-    """What a sample of every member looks like: public constants, and the rules that turn columns into inputs."""
+    """The samples of every member: public constants, and the rules that turn columns into inputs."""
 
     input_shape: tuple[int, ...]
     num_classes: int  # 0: regression
-    ids: bool = False  # inputs are ids (characters, words), not numbers
-    columns: Mapping[str, Any] = field(default_factory=dict)  # settings of columns that all tables share
+    ids: bool = False  # whether inputs are ids (characters, words) rather than numbers
+    columns: Mapping[str, Any] = field(default_factory=dict)  # column rules that all tables share
 
     def __post_init__(self) -> None:
         if not self.input_shape:
@@ -94,25 +96,26 @@ class SampleShape:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleShape":
-        """Back from plain data."""
-        named = _typed(facts, {"input_shape": list, "num_classes": int, "ids": bool, "columns": dict}, "samples")
-        return cls(tuple(named["input_shape"]), named["num_classes"], named["ids"], named["columns"])
+        """The inverse of `facts`."""
+        entries = _typed(facts, {"input_shape": list, "num_classes": int, "ids": bool, "columns": dict}, "samples")
+        return cls(tuple(entries["input_shape"]), entries["num_classes"], entries["ids"], entries["columns"])
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Settings, roster and guarantee of one training. Public."""
 
-    name: str  # another training of the same members has another one
-    settings: Mapping[str, Any]  # that affect results, by name, as in config.yaml
+    name: str  # different for every training of the same members
+    settings: Mapping[str, Any]  # those that affect results, by name, as in config.yaml
     samples: SampleShape
     members: tuple[Member, ...]
-    mode: str = "plain"  # secure: the server sees sums alone, with noise made by the members
-    least_honest: int = 0  # secure: members whose noise a sum must hold
-    most_colluders: int = 0  # secure: members that may work for the server
-    least_members: int = 0  # plain: members that must be connected in a round, or it is neither charged nor released
-    guarantee: Mapping[str, Any] = field(default_factory=dict)  # what operators read; computed again by everybody
-    authority: str = ""  # the certificate, in PEM, that the server's must be signed by; "": no network
+    mode: str = "plain"  # secure: the server sees only sums, with noise from the members
+    least_honest: int = 0  # secure: the number of members whose noise a sum must contain
+    most_colluders: int = 0  # secure: members that may collude with the server
+    least_members: int = 0  # plain: members that must be connected; with fewer, a round is neither charged nor released
+    # shown to operators before signing, recomputed by everybody
+    guarantee: Mapping[str, Any] = field(default_factory=dict)
+    authority: str = ""  # the certificate, in PEM, that signs the server's; empty: no network
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -121,10 +124,10 @@ class Agreement:
         checks.count(most_colluders=self.most_colluders, at_least=0)
         checks.count(least_members=self.least_members, at_least=0)
         if not self.secure and self.least_survivors:
-            raise ConfigError("least_honest and most_colluders are about mode = secure; leave them out in plain mode.")
+            raise ConfigError("least_honest and most_colluders apply to mode = secure; leave them out in plain mode.")
         if self.secure and self.least_members:
             raise ConfigError(
-                "least_members is about mode = plain; in secure mode least_honest and most_colluders say it."
+                "least_members applies to mode = plain; in secure mode use least_honest and most_colluders."
             )
         for what, values in (
             ("names", [member.name for member in self.members]),
@@ -147,22 +150,22 @@ class Agreement:
 
     @property
     def secure(self) -> bool:
-        """Whether the server may see sums alone."""
+        """Whether the server may see only sums."""
         return self.mode == "secure"
 
     @property
     def least_survivors(self) -> int:
-        """Members that must be left when a sum is unmasked."""
+        """The fewest members that must remain when a sum is unmasked."""
         return self.least_honest + self.most_colluders
 
     @property
     def needed_members(self) -> int:
-        """Members without whom no round is charged: in plain mode connected, in secure mode survivors."""
+        """The fewest members for a charged round: connected in plain mode, surviving in secure mode."""
         return self.least_survivors if self.secure else max(self.least_members, 1)
 
     @property
     def num_clients(self) -> int:
-        """Clients of all members."""
+        """The total number of clients."""
         return sum(member.num_clients for member in self.members)
 
     def first_client(self, place: int) -> int:
@@ -170,7 +173,7 @@ class Agreement:
         return sum(member.num_clients for member in self.members[:place])
 
     def place_of(self, identity: bytes) -> int:
-        """A member's place in the roster, by its key; ConfigError for a stranger."""
+        """A member's place in the roster, by its key; ConfigError for an unknown key."""
         for place, member in enumerate(self.members):
             if member.identity == identity:
                 return place
@@ -180,7 +183,7 @@ class Agreement:
         )
 
     def facts(self) -> dict[str, Any]:
-        """All of it as plain data, with the version of the package, whose arithmetic all must share."""
+        """The agreement as plain data, with the package version, since both sides must use the same arithmetic."""
         return {
             "format": "rrcluster-agreement/3",
             "version": __version__,
@@ -198,37 +201,37 @@ class Agreement:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Agreement":
-        """Back from plain data; ConfigError for another version or anything that does not belong."""
+        """The inverse of `facts`; ConfigError for another version or unknown entries."""
         kinds = {name: type(value) for name, value in _EMPTY.facts().items()}
-        named = _typed(facts, kinds, "the agreement")
-        if named["version"] != __version__:
+        entries = _typed(facts, kinds, "the agreement")
+        if entries["version"] != __version__:
             raise ConfigError(
-                f"the agreement was made by rrcluster {str(named['version'])[:40]}, and this is {__version__}; all "
+                f"the agreement was made by rrcluster {str(entries['version'])[:40]}, and this is {__version__}; all "
                 "sides need the same version."
             )
         return cls(
-            named["name"],
-            named["settings"],
-            SampleShape.of_facts(named["samples"]),
-            tuple(Member.of_facts(member) for member in named["members"]),
-            named["mode"],
-            named["least_honest"],
-            named["most_colluders"],
-            named["least_members"],
-            named["guarantee"],
-            named["authority"],
+            entries["name"],
+            entries["settings"],
+            SampleShape.of_facts(entries["samples"]),
+            tuple(Member.of_facts(member) for member in entries["members"]),
+            entries["mode"],
+            entries["least_honest"],
+            entries["most_colluders"],
+            entries["least_members"],
+            entries["guarantee"],
+            entries["authority"],
         )
 
     @classmethod
     def read(cls, path: Path) -> "Agreement":
-        """The agreement in a file; ConfigError names the file, or says that its folder is used no more."""
+        """Read an agreement from a file; ConfigError for damaged files and for folders that were moved."""
         if (path.parent / MOVED).exists():
-            raise ConfigError(f"{path.parent} was moved by `backup --move`, and goes on where it was restored.")
+            raise ConfigError(f"{path.parent} was moved by `backup --move`, and continues where it was restored.")
         return cls.of_facts(read_sent(path))
 
     @cached_property
     def digest(self) -> bytes:
-        """Of all of this."""
+        """The digest of all facts."""
         return digest(b"rrcluster federation 2", json.dumps(self.facts(), sort_keys=True).encode())
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
@@ -236,7 +239,7 @@ class Agreement:
         return identity.sign(digest(b"consent", self.digest))
 
     def check_consent(self, place: int, signature: bytes) -> None:
-        """Refuse a consent that is not this member's, or is to something else."""
+        """Refuse a consent that is not this member's, or that is for another agreement."""
         try:
             if len(signature) != SIGNATURE_BYTES:
                 raise InvalidSignature
@@ -253,18 +256,18 @@ _EMPTY = Agreement("none", {}, SampleShape((1,), 0), ())
 
 
 def read_sent(path: Path) -> dict[str, Any]:
-    """The facts in a file that somebody sent."""
+    """The facts in a received file."""
     try:
         facts = parse_json(read_text(path))
     except (OSError, ValueError):
         facts = None
     if not isinstance(facts, dict):
-        raise ConfigError(f"{path}: is not there, or cannot be read; get the file again from its sender.")
+        raise ConfigError(f"{path}: is missing or cannot be read; get the file again from its sender.")
     return facts
 
 
 def signature_of(consent: Mapping[str, Any]) -> bytes:
-    """The signature in a consent; none that holds where it is not written in hexadecimal digits."""
+    """The signature in a consent; empty bytes where it is not hexadecimal."""
     try:
         return bytes.fromhex(str(consent.get("signature")))
     except ValueError:
@@ -272,7 +275,7 @@ def signature_of(consent: Mapping[str, Any]) -> bytes:
 
 
 def _typed(facts: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
-    """The facts, if they have exactly these names and types."""
+    """The facts, after checking that they have exactly these names and types."""
     if not isinstance(facts, Mapping) or set(facts) != set(kinds):
         raise ConfigError(f"{what} lacks an entry or has one too many; all sides need the same version of rrcluster.")
     for name, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""Keys and certificates of a federation: a certificate authority of its own, and keys that never leave their owner."""
+"""Keys and certificates of a federation: its own certificate authority, and keys that never leave their owner."""
 
 import ipaddress
 import os
@@ -22,9 +22,9 @@ _PEM, _RAW = serialization.Encoding.PEM, serialization.NoEncryption()
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that its owner alone may read; one that is there already is never overwritten."""
+    """Write a file that only its owner may read; an existing file is never overwritten."""
     if path.exists():
-        raise RunFolderError(f"{path} is there already, and a key is not overwritten; choose another folder.")
+        raise RunFolderError(f"{path} exists already, and keys are never overwritten; choose another folder.")
     with explain_write(path):
         replace_file(path, content, mode=0o600)
 
@@ -54,12 +54,12 @@ def read_identity(path: Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise RunFolderError(f"{path}: is no identity key; restore it from a copy, or enrol again.")
+        raise RunFolderError(f"{path}: is not an identity key; restore it from a copy, or enrol again.")
     return key
 
 
 def new_node_key() -> tuple[bytes, str]:
-    """A fresh key of a network node (ECDSA on P-384), private and public, both as OpenSSH writes them."""
+    """A fresh key pair of a network node (ECDSA on P-384), private and public, in OpenSSH format."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, _RAW)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -67,7 +67,7 @@ def new_node_key() -> tuple[bytes, str]:
 
 
 def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[str]) -> None:
-    """The federation's own certificate authority, and a certificate of its server for these host names."""
+    """Create the federation's certificate authority, and its server's certificate for these host names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"rrcluster federation {name}")
     certificate = (
@@ -82,12 +82,12 @@ def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[st
 
 
 def authority_of(path: Path) -> str:
-    """By which an authority is known in an agreement: its certificate, in PEM."""
+    """The authority's certificate in PEM, by which an agreement identifies it."""
     return _certificate(path).public_bytes(_PEM).decode()
 
 
 def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
-    """A certificate of the server, signed by the federation's authority; in place of an earlier one."""
+    """Issue the server's certificate, signed by the federation's authority, replacing an earlier one."""
     check_secret(private / "ca.key")
     authority = x509.load_pem_x509_certificate((public / "ca.pem").read_bytes())
     authority_key = serialization.load_pem_private_key((private / "ca.key").read_bytes(), password=None)
@@ -107,7 +107,7 @@ def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
 
 
 def certificate_days(path: Path, *, now: datetime | None = None) -> float:
-    """Days until a certificate ends; ConfigError for one that is not valid yet, which is a matter of clocks."""
+    """Days until a certificate ends; ConfigError for one that is not yet valid, usually because of a wrong clock."""
     certificate = _certificate(path)
     at = now or datetime.now(UTC)
     if certificate.not_valid_before_utc > at:

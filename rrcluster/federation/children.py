@@ -1,4 +1,4 @@
-"""Processes that a federation starts on its own machine, and that end with it."""
+"""Child processes of a federation, which end with their parent."""
 
 import contextlib
 import os
@@ -14,12 +14,12 @@ from types import FrameType
 from rrcluster.storage import open_plain
 
 Process = subprocess.Popen[bytes]
-_LONGEST_LOG = 2**24  # bytes, beyond which a new one begins with the next start; the one before is kept
-_PATIENCE = 5.0  # seconds until a process that was asked to stop is killed
+_LONGEST_LOG = 2**24  # bytes; a longer log is rotated at the next start, and one old log is kept
+_PATIENCE = 5.0  # seconds between asking a process to stop and killing it
 
 
 def start_module(module: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Process:
-    """`python -m module arguments`; what it prints is added to `log`, which only its owner may read."""
+    """Start `python -m module arguments` with its output appended to `log`, which only its owner may read."""
     if log.exists() and log.stat().st_size > _LONGEST_LOG:
         log.replace(log.with_suffix(".log.1"))
     handle = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -30,14 +30,14 @@ def start_module(module: str, *arguments: str, log: Path, environment: dict[str,
             stdout=handle,
             stderr=handle,
             env={**os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C is for the parent, who stops its children in order
+            start_new_session=True,  # Ctrl-C goes to the parent, which stops its children in order
         )
     finally:
         os.close(handle)
 
 
 def stop_processes(processes: Sequence[Process]) -> None:
-    """Ask all to stop, and kill those that do not."""
+    """Ask all processes to stop, and kill those that do not."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -50,7 +50,7 @@ def stop_processes(processes: Sequence[Process]) -> None:
 
 @contextlib.contextmanager
 def stop_signals(parent: int | None) -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM, SIGINT, or the end of the parent process. For a main thread."""
+    """An event set by SIGTERM, SIGINT, or the end of the parent process. Call it from a main thread."""
     stop = threading.Event()
 
     def asked(_: int, __: FrameType | None) -> None:
@@ -63,7 +63,7 @@ def stop_signals(parent: int | None) -> Iterator[threading.Event]:
 
 
 def watch_parent(parent: int | None, act: Callable[[], object]) -> None:
-    """Call `act` once this process has another parent: the one that started it has ended."""
+    """Call `act` when the process that started this one has ended."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -75,7 +75,7 @@ def watch_parent(parent: int | None, act: Callable[[], object]) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
+    """A free port of the loopback interface."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The server's way of asking the members of a federation: `collect` for `run_rounds`, over a transport."""
+"""How the server asks the members of a federation: `collect` for `run_rounds`, over a transport."""
 
 import logging
 import time
@@ -33,12 +33,12 @@ class Transport(Protocol):
     """Carries messages to members and back."""
 
     def ask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """The answers of those members that gave one by the round's deadline; nobody replaces the others."""
+        """The answers that arrived by the round's deadline."""
 
     def stayed(self) -> Collection[int]:
-        """Of the members that did not answer the last question those that were connected from it to its deadline.
+        """Members that stayed connected during the last question without answering it.
 
-        They compute still, or what they sent cannot be read. What was lost with a connection is no answer of theirs.
+        They are still computing, or their answer cannot be read. Losing a connection is not their choice.
         """
 
 
@@ -46,32 +46,31 @@ class Transport(Protocol):
 class PlainCollect:
     """Plain mode: the server is trusted with raw reports, keeps them in memory only and releases by the mechanism.
 
-    A member that does not answer, refuses, or answers with something else is as if its clients had dropped out. An
-    attempt in which fewer than the agreed `least_members` were connected is neither charged nor released, and the next
-    one waits for them; RoundError where they do not come within `patience` seconds, or after `most_attempts`. Who is
-    connected is decided by the network and by refusals, which a daemon utters before it looks at its data: never by
-    what data holds.
+    A member that does not answer, refuses, or sends anything else counts as if its clients had dropped out. An attempt
+    in which fewer than the agreed `least_members` were connected is neither charged nor released, and the next one
+    waits for them; RoundError where they do not come within `patience` seconds, or after `most_attempts`. Connection
+    depends on the network and on refusals, which a daemon sends before it looks at its data: never on the data.
     """
 
     agreed: AgreedRun
     transport: Transport
     streams: StreamSource
-    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
+    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # keeps growing after a restart
     patience: float = 0.0
     most_attempts: int = 5
 
     @property
     def plan(self) -> PrivacyPlan:
-        """Of the rounds."""
+        """The plan of the rounds."""
         return self.agreed.plan
 
     @property
     def agreement(self) -> Agreement:
-        """What all members signed."""
+        """The agreement that all members signed."""
         return self.agreed.agreement
 
     def __call__(self, guidance: Guidance, charge: Charge) -> Reports:
-        """Draw the cohort, ask the members until enough of them were connected, and charge the round."""
+        """Draw the cohort, ask the members until enough of them are connected, and charge the round."""
         t = guidance.round_index
         cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t), round_index=t)
         hosted = self._hosted(cohort)
@@ -87,7 +86,7 @@ class PlainCollect:
         raise self._too_few(t, connected)
 
     def _tasks(self, guidance: Guidance, hosted: Mapping[int, Array]) -> dict[int, bytes]:
-        """What each member that hosts clients of the cohort is asked, under the number of a new attempt."""
+        """The task of each member that hosts clients of the cohort, under a new attempt number."""
         keys = None if self.plan.secure else ClientKeys.of_round(self.streams, guidance.round_index)
         facts = {"federation": self.agreement.digest.hex(), "attempt": self.next_attempt()}
         return {
@@ -96,16 +95,16 @@ class PlainCollect:
         }
 
     def _greetings(self, *, but: Collection[int] = ()) -> dict[int, bytes]:
-        """To all other members, so that who is connected is known also of those that host nobody of a cohort."""
+        """Greetings to all other members, so that the connection of members without cohort clients is known too."""
         hello = Letter("hello", {"federation": self.agreement.digest.hex()}).encode()
         return {place: hello for place in range(len(self.agreement.members)) if place not in but}
 
     def _connected(self, answers: Mapping[int, bytes]) -> set[int]:
-        """Members that were connected during the last question, and did not decline it."""
+        """Members that were connected during the last question and did not decline it."""
         return {place for place, content in answers.items() if not wire.declined(content)} | {*self.transport.stayed()}
 
     def _wait(self, round_index: int) -> None:
-        """Until enough members are connected again."""
+        """Wait until enough members are connected again."""
         _LOG.warning("round %d waits: fewer than %d members are connected", round_index, self.agreement.needed_members)
         deadline = time.monotonic() + self.patience
         while len(connected := self._connected(self.transport.ask(self._greetings()))) < self.agreement.needed_members:
@@ -122,20 +121,20 @@ class PlainCollect:
         )
 
     def _hosted(self, cohort: Array) -> dict[int, Array]:
-        """The sampled clients of each member that hosts any."""
+        """The cohort's clients by the member that hosts them."""
         hosts = np.searchsorted(np.cumsum([m.num_clients for m in self.agreement.members]), cohort, side="right")
         order = np.argsort(hosts, kind="stable")
         places, firsts = np.unique(hosts[order], return_index=True)
         return dict(zip(places.tolist(), np.split(cohort[order], firsts[1:]), strict=bool(len(cohort))))
 
     def _checked(self, content: bytes, asked: Array) -> dict[str, Array] | None:
-        """A member's report, if it is one, about those of its clients that it was asked for."""
+        """A member's report, if it is valid and covers only the clients it was asked for."""
         try:
             report = wire.read_report(wire.decode(content, longest=wire.LONGEST_LETTER), self.plan.mechanism)
         except ProtocolError:
             return None
-        known = np.isin(report["clients"], asked)
-        return {name: values[known] for name, values in report.items()}
+        requested = np.isin(report["clients"], asked)
+        return {name: values[requested] for name, values in report.items()}
 
     def _reports(self, parts: list[dict[str, Array]]) -> Reports:
         mechanism = self.plan.mechanism
@@ -145,9 +144,13 @@ class PlainCollect:
             empty["destinations"] = np.zeros(0, dtype=np.int64)
         if mechanism.loss_bound is not None:
             empty["evaluations"] = np.zeros((0, 2))
-        whole = {name: np.concatenate([values, *(part[name] for part in parts)]) for name, values in empty.items()}
+        columns = {name: np.concatenate([values, *(part[name] for part in parts)]) for name, values in empty.items()}
         return Reports(
-            whole["updates"], whole["choices"], whole.get("destinations"), whole["clients"], whole.get("evaluations")
+            columns["updates"],
+            columns["choices"],
+            columns.get("destinations"),
+            columns["clients"],
+            columns.get("evaluations"),
         )
 
 
@@ -156,28 +159,30 @@ class SecureCollect:
     """Secure mode: five stages over the transport; the server sees masked words and, at the end, one noisy sum.
 
     An attempt that leaves too few survivors is given up, uncharged, and the next one starts with new keys and noise.
-    RoundError after `most_attempts` at one round, and for a sum that cannot be, or cannot be unmasked: such a round is
-    charged. Who did not follow the protocol is named in the log and in `faults`; not so who adds wrong numbers to a
-    message, which nobody can tell under a mask.
+    RoundError after `most_attempts` at one round, and for a sum that is impossible or cannot be unmasked: such a round
+    is charged. Members that violate the protocol are named in the log and in `faults`, except those that add wrong
+    numbers to a message, which nobody can detect under a mask.
     """
 
     agreed: AgreedRun
     transport: Transport
-    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
+    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # keeps growing after a restart
     most_attempts: int = 5
-    faults: list[str] = field(default_factory=list, init=False)  # sentences, with the names of members
+    faults: list[str] = field(default_factory=list, init=False)  # sentences that name members
     left_out: set[int] = field(default_factory=set, init=False)  # members whose envelopes several others cannot open
-    _accused: Counter[int] = field(default_factory=Counter, init=False)  # by how many in this attempt
+    _accused: Counter[int] = field(default_factory=Counter, init=False)  # number of accusations in this attempt
 
     @property
     def secure(self) -> SecurePlan:
-        """Terms and shares."""
+        """Terms and noise shares of the secure aggregation."""
         if self.agreed.secure is None:
-            raise ConfigError("mode = plain was agreed on, in which the server sees single reports; use PlainCollect.")
+            raise ConfigError(
+                "the agreement says mode = plain, in which the server sees single reports; use PlainCollect."
+            )
         return self.agreed.secure
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
-        """The noisy sum of a round, charged before anybody reveals."""
+        """The noisy sum of a round, charged before any member reveals its masks."""
         t, reason, before = guidance.round_index, "", len(self.faults)
         for _ in range(self.most_attempts):
             attempt = Attempt(self.secure.terms, t, self.next_attempt())
@@ -189,21 +194,21 @@ class SecureCollect:
                 return self.secure.checked_sum(total)
             except ProtocolError as error:
                 reason = str(error)
-            if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
+            if charge.made:  # members may have revealed, so the sum may be known: this charge is spent
                 break
             self._leave_out()
         faults = dict.fromkeys(self.faults[before:])
         raise RoundError(" ".join((f"round {t} failed: {reason}", *faults, "Check that the daemons run, then resume.")))
 
     def _blame(self, place: int, fault: str) -> None:
-        """Name a member that did not follow the protocol: to the server's operator, not to the other members."""
+        """Name a member that violated the protocol to the server's operator, but not to the other members."""
         self.faults.append(f"{self.agreed.agreement.members[place].name} {fault}.")
         _LOG.warning(self.faults[-1])
 
     def _leave_out(self) -> None:
-        """After an attempt that failed, ask the member no more whose envelopes most others cannot open: two at least.
+        """After a failed attempt, exclude the member whose envelopes most others cannot open, at least two of them.
 
-        Where it is one, as many members would answer without the sender as did without the receiver.
+        With only one accuser, sender and receiver are equally suspect.
         """
         for place, times in self._accused.most_common(1):
             if times > 1:
@@ -218,12 +223,12 @@ class SecureCollect:
         }
 
     def _task(self, attempt: Attempt, guidance: Guidance, envelopes: Mapping[int, bytes]) -> Letter:
-        """Stage `mask`: the same for everybody but for the envelopes."""
+        """The message of stage `mask`: the same for everybody except for the envelopes."""
         mechanism = self.secure.plan.mechanism
         return wire.task("mask", guidance, mechanism, self._facts(attempt), keys=None, **wire.tell_envelopes(envelopes))
 
     def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """One stage: each member's message as a letter, and the answers that are what they should be."""
+        """One stage: send each member its message, and collect the valid answers."""
         facts = self._facts(attempt)
         tell: dict[str, Callable[[Any], Letter]] = {
             "advertise": lambda _: Letter("advertise", facts),
@@ -237,23 +242,23 @@ class SecureCollect:
         }
         answers = {}
         for place, content in self.transport.ask(letters).items():
-            try:  # nonsense: as if the member had not answered
+            try:  # invalid: as if the member had not answered
                 letter = wire.decode(content, longest=wire.LONGEST_LETTER)
                 if letter.name == "unopened" and stage == "mask":
                     self._note_unopened(place, letter, messages[place])
                 elif not wire.declined(content):
                     answers[place] = wire.READ_ANSWER[stage](letter, self.secure.terms.width)
             except ProtocolError:
-                self._blame(place, f"answered {stage} with something else than was asked for")
+                self._blame(place, f"sent an invalid answer to {stage}")
         return answers
 
     def _note_unopened(self, place: int, letter: Letter, envelopes: Mapping[int, bytes]) -> None:
-        """A member says that it cannot open what others sent it: either it or they do not follow the protocol."""
+        """Record that a member cannot open others' envelopes: either it or they violate the protocol."""
         senders = sorted(wire.read_unopened(letter) & set(envelopes))
         if not senders:
-            raise ProtocolError("a member leaves that can open all envelopes.")
+            raise ProtocolError("a member left although it can open all envelopes.")
         names = ", ".join(self.agreed.agreement.members[sender].name for sender in senders)
-        self._blame(place, f"says that it cannot open what {names} sent it: it is wrong, or they are")
+        self._blame(place, f"says that it cannot open what {names} sent it: either it or they are at fault")
         self._accused.update(senders)
 
 
@@ -271,5 +276,5 @@ class InProcess:
         }
 
     def stayed(self) -> set[int]:
-        """Nobody: who does not answer is gone."""
+        """No members: those that do not answer are gone."""
         return set()

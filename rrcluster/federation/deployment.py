@@ -1,4 +1,4 @@
-"""The server's side of a federation as an experiment: the same rounds, ledger and run folder as of a simulation.
+"""The server's side of a federation as an experiment: the rounds, ledger and run folder of a simulation.
 
 Only `collect` differs (rrcluster/server/server.py): it asks the members over a transport.
 """
@@ -44,23 +44,23 @@ class Deployment:
 
     agreed: AgreedRun
     transport: Transport
-    next_attempt: Callable[[], int]  # the number of an attempt, on disk before it is used
+    next_attempt: Callable[[], int]  # on disk before the number is used
     patience: float = 0.0  # seconds that a plain round waits for members
 
     def experiment(self) -> Experiment:
-        """What `rrcluster.runs.run` starts and resumes."""
+        """The experiment that `rrcluster.runs.run` starts and resumes."""
         return replace(self.agreed.experiment, deployed=self)
 
     @property
     def digest(self) -> str:
-        """Of the agreement."""
+        """The agreement's digest."""
         return self.agreed.agreement.digest.hex()
 
     def rounds(self, experiment: Experiment, *, checkpoint: Checkpoint, ledger: Ledger) -> Iterator[RoundRecord]:
         """Ask the members, round after round.
 
         A seeded round that was charged before a crash is refused: other clients might answer this time, and the same
-        noise on another sum uncovers their difference. A secure one has fresh noise and is charged again.
+        noise on another sum would reveal their difference. A secure round has fresh noise and is charged again.
         """
         plan, streams = experiment.plan, experiment.streams
         model, method, settings = experiment.model, experiment.method, experiment.server
@@ -89,7 +89,7 @@ class Deployment:
         return PlainCollect(self.agreed, self.transport, experiment.streams, self.next_attempt, self.patience)
 
     def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
-        """The statement of a federation: who sees what, and in secure mode under which relation."""
+        """The statement of a federation: who sees what, and in secure mode the adjacency relation."""
         agreement, secure = self.agreed.agreement, self.agreed.secure
         about: dict[str, Any] = {
             "name": agreement.name,
@@ -100,13 +100,13 @@ class Deployment:
         }
         if secure is None:
             return statement | {"federation": about}
-        stated = self.agreed.guarantee()
-        about |= {"assumed": secure.assumed} | {name: stated[name] for name in ("noise_share_sigma", "grid_bits")}
+        guarantee = self.agreed.guarantee()
+        about |= {"assumed": secure.assumed} | {name: guarantee[name] for name in ("noise_share_sigma", "grid_bits")}
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
         notes = [f"The server sees masked sums alone. Assumed: {secure.assumed}.", _LEVEL, _SAME_LOSS]
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
-        known = secure.epsilon_towards_members()
-        member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}
+        towards_members = secure.epsilon_towards_members()
+        member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": towards_members}
         risk = self.agreed.risk(secure.event_towards_members)
         return statement | {
             "adjacency": "zero-out",
@@ -120,11 +120,11 @@ class Deployment:
 
 
 def greet(agreement: Agreement, transport: Transport) -> dict[int, tuple[bytes, float]]:
-    """The signature under this agreement, and the clock, of each member that answers and shows its consent."""
+    """The signature on this agreement and the clock of each member that answers with its consent."""
     hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
     answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
-    shown = {place: _shown(agreement, place, content) for place, content in answers.items()}
-    return {place: consent for place, consent in shown.items() if consent is not None}
+    consents = {place: _shown(agreement, place, content) for place, content in answers.items()}
+    return {place: consent for place, consent in consents.items() if consent is not None}
 
 
 def _shown(agreement: Agreement, place: int, content: bytes) -> tuple[bytes, float] | None:
@@ -145,9 +145,9 @@ def hand_out(
     patience: float,
     without: frozenset[int] = frozenset(),
 ) -> set[int]:
-    """Send everybody the models, again for so many seconds to those that do not answer; the places of those with them.
+    """Send everybody the models, retrying for `patience` seconds; returns the places of members that have them.
 
-    Nobody waits for the members in `without`.
+    Members in `without` are not waited for.
     """
     arrays = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
     letter = Letter("released", {"federation": agreement.digest.hex()}, arrays).encode()

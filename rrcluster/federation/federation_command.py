@@ -17,6 +17,7 @@ usage: rrcluster federation ACTION [OPTIONS]
   demo     a whole federation on this machine, in one command
 
 In this order:
+
   rrcluster federation init trial settings.yaml --least-honest 2 --most-colluders 1 --hosts trial.example.org
   rrcluster federation join north --name north --clients 200      (each member, on its own machine: request.json)
   rrcluster federation accept trial north.json east.json west.json --close    (compare fingerprints by telephone)
@@ -47,7 +48,8 @@ ACTIONS = {  # name -> module of the function of that name
 }
 
 
-VERBS = {"join": ("enrol",), "accept": ("enrol", "--accept"), "sign": ("enrol", "--agree")}  # what they stand for
+# short verbs and the commands they abbreviate
+VERBS = {"join": ("enrol",), "accept": ("enrol", "--accept"), "sign": ("enrol", "--agree")}
 
 
 def main(arguments: list[str]) -> int:

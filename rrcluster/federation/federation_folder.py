@@ -26,7 +26,7 @@ METRICS = "metrics.prom"  # in server/
 
 
 def parse_with_folder(default: Parsed, arguments: Sequence[str], action: str) -> Parsed:
-    """The options of an action that begins with a folder."""
+    """The options of an action whose first argument is a folder."""
     command: Any = parse(default, arguments, prog=f"rrcluster federation {action}")
     if command.folder == Path():
         raise ConfigError(f"{action} needs a folder first: `rrcluster federation {action} FOLDER`.")
@@ -35,7 +35,7 @@ def parse_with_folder(default: Parsed, arguments: Sequence[str], action: str) ->
 
 @dataclass(frozen=True)
 class FederationFolder:
-    """Its files. Nothing in it is anybody's data."""
+    """The folder's files. None of them contains client data."""
 
     path: Path
 
@@ -43,7 +43,7 @@ class FederationFolder:
     def create(
         cls, path: Path, *, name: str, samples: SampleShape, hosts: Sequence[str], **draft: Any
     ) -> "FederationFolder":
-        """A new federation without members, and its certificates; `draft`: the other entries of the agreement."""
+        """Create a federation without members, and its certificates; `draft`: the other entries of the agreement."""
         if (path / _DRAFT).exists():
             raise RunFolderError(
                 f"{path} holds a federation already; choose another folder, and accept the requests there."
@@ -60,21 +60,21 @@ class FederationFolder:
 
     @property
     def private(self) -> Path:
-        """What nobody else may read."""
+        """The private files, mode 0700."""
         return self.path / "server"
 
     @property
     def run(self) -> Path:
-        """The usual run folder."""
+        """The default run folder."""
         return self.path / "run"
 
     def cost(self) -> Cost | None:
-        """What the training costs, by its run folder, if that agrees with itself; None before it has begun."""
+        """The training's cost, from a consistent run folder; None before it has begun."""
         return folder_cost(self.run) if (self.run / "config.yaml").exists() else None
 
     @property
     def closed(self) -> bool:
-        """Whether there is an agreement to sign."""
+        """Whether the agreement exists."""
         return (self.path / "agreement.json").exists()
 
     def draft(self) -> dict[str, Any]:
@@ -91,29 +91,29 @@ class FederationFolder:
         return tuple(Member.of_facts(member) for member in self.draft()["members"])
 
     def accept(self, member: Member) -> None:
-        """Add a member to the roster, or change the entry of its name; refused once there is an agreement."""
+        """Add a member to the roster, or replace the entry of its name; refused once there is an agreement."""
         if self.closed:
             raise ConfigError(
-                f"{self.path}: the roster is closed, and its members have signed it or are about to. Members join with "
+                f"{self.path}: the roster is closed, and its members are signing it. Members join with "
                 "the next training: `rrcluster federation init` in a new folder."
             )
-        others = tuple(known for known in self.members() if known.name != member.name)
-        if any(known.identity == member.identity for known in others):
+        others = tuple(other for other in self.members() if other.name != member.name)
+        if any(other.identity == member.identity for other in others):
             raise ConfigError(f"{member.name} has the identity key of another member; every member needs its own.")
-        self._save({**self.draft(), "members": [known.facts() for known in (*others, member)]})
+        self._save({**self.draft(), "members": [other.facts() for other in (*others, member)]})
 
     def open_draft(self) -> Agreement:
-        """The draft with its roster, as an agreement whose guarantee is still to be stated."""
+        """The draft with its roster, as an agreement without a guarantee yet."""
         return Agreement.of_facts({**self.draft(), "guarantee": {}})
 
     def save_agreement(self, agreement: Agreement) -> None:
         """Close the roster."""
         if self.closed:
-            raise ConfigError(f"{self.path}: the roster is closed already; another training needs another folder.")
+            raise ConfigError(f"{self.path}: the roster is already closed; a new training needs a new folder.")
         storage.write_json(self.path / "agreement.json", agreement.facts())
 
     def agreement(self) -> Agreement:
-        """What everybody signs."""
+        """The agreement that everybody signs."""
         path = self.path / "agreement.json"
         if not path.exists():
             self.draft()
@@ -124,18 +124,18 @@ class FederationFolder:
         return Agreement.read(path)
 
     def add_consent(self, consent: Mapping[str, Any]) -> Member:
-        """Keep a member's signature; ProtocolError if it is not one on this agreement."""
+        """Store a member's signature; ProtocolError if it is not on this agreement."""
         agreement = self.agreement()
-        named = [place for place, member in enumerate(agreement.members) if member.name == consent.get("name")]
-        if not named or not isinstance(consent.get("signature"), str):
-            raise ProtocolError("the consent is of nobody in the roster; ask for consent.json again.")
-        agreement.check_consent(named[0], signature_of(consent))
-        member = agreement.members[named[0]]
+        places = [place for place, member in enumerate(agreement.members) if member.name == consent.get("name")]
+        if not places or not isinstance(consent.get("signature"), str):
+            raise ProtocolError("the consent is from nobody in the roster; ask for consent.json again.")
+        agreement.check_consent(places[0], signature_of(consent))
+        member = agreement.members[places[0]]
         storage.write_json(self.path / "consents" / f"{member.name}.json", dict(consent))
         return member
 
     def missing_consents(self, agreement: Agreement) -> list[str]:
-        """Names of the members whose signature on this agreement is not here."""
+        """Names of the members without a stored signature on this agreement."""
         missing = []
         for place, member in enumerate(agreement.members):
             path = self.path / "consents" / f"{member.name}.json"
@@ -146,22 +146,22 @@ class FederationFolder:
         return missing
 
     def next_attempt(self) -> int:
-        """A number that no earlier attempt had, also after a crash: on disk before it is used."""
+        """A number greater than all earlier attempts, also after a crash: on disk before it is used."""
         path = self.private / "attempts.json"
         with storage.explain_write(path), storage.locked(path):
             number = storage.read_mapping(path).get("next", 0) if path.exists() else 0
             if type(number) is not int:
-                raise RunFolderError(f"{path}: holds no number; write one above all attempts so far.")
+                raise RunFolderError(f"{path}: does not contain a number; write one above all attempts so far.")
             storage.replace_file(path, storage.to_json({"next": number + 1}), mode=0o600)
         return number
 
     def save_status(self, status: Mapping[str, Any], metrics: str) -> None:
-        """Where the rounds stand, for the server's operator."""
+        """Save the progress of the rounds, for the server's operator."""
         for name, content in {"status.json": json.dumps(status), METRICS: metrics}.items():
             with storage.explain_write(self.private / name):
                 storage.replace_file(self.private / name, content, mode=0o600)
 
     def status(self) -> dict[str, Any]:
-        """The same; {} before the first round."""
+        """The saved progress; {} before the first round."""
         path = self.private / "status.json"
         return storage.read_mapping(path) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""A member's daemon from its folder: what was signed, the member's data, its ledger and what its clients remember."""
+"""A member's daemon, built from its folder: the signed agreement, the data, the ledger and the clients' memory."""
 
 import os
 import sys
@@ -31,8 +31,8 @@ from rrcluster.simulation.clients import ClientMemory
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 
 _ARRAYS = ("inputs", "targets", "clients")
-_EXPANDS = 32  # times its size, that a compressed file may
-_SMALL = 2**28  # bytes in memory that need no such look
+_EXPANDS = 32  # most times its size that a compressed file may expand to
+_SMALL = 2**28  # bytes in memory below which this is not checked
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,26 +48,25 @@ class _Part:
 
 
 def load_member(agreed: AgreedRun, place: int, data: str | None, columns: ColumnSettings) -> FederatedData:
-    """The clients of a member: from `data`, or in a rehearsal its part of the dataset that was agreed on."""
+    """A member's clients: from `data`, or in a rehearsal its part of the agreed dataset."""
     agreement, config = agreed.agreement, agreed.experiment.config
     if config.data.data != MEMBERS:
         if data is not None:
             raise ConfigError(
-                f"the agreement is a rehearsal on {config.data.data}, of which every member gets its part; leave "
-                "--data out."
+                f"the agreement is a rehearsal on {config.data.data}, where every member gets a part; leave --data out."
             )
         whole = load_population(config)
         return _part(whole, agreement.first_client(place), agreement.members[place].num_clients)
     if data is None:
         raise ConfigError("the daemon needs --data: a CSV or Parquet file, an .npz file, or module:function.")
-    own = _own(data, agreement, columns)
-    check_declared(own, secure=agreed.plan.secure)
+    population = _own(data, agreement, columns)
+    check_declared(population, secure=agreed.plan.secure)
     most = config.data.max_samples
-    return own if most is None else at_most(own, most)
+    return population if most is None else at_most(population, most)
 
 
 def client_names(data: FederatedData) -> list[str]:
-    """By which a client is known again in later data."""
+    """Names that identify clients in later data."""
     return list(data.clients) or [str(client) for client in range(data.num_clients)]
 
 
@@ -95,19 +94,19 @@ def _own(data: str, agreement: Agreement, columns: ColumnSettings) -> FederatedD
 
 
 def _from_npz(path: Path, agreement: Agreement) -> FederatedData:
-    """Arrays `inputs` (rows, ...), `targets` (rows, ...) and `clients` (rows,): whose sample each row is."""
+    """Arrays `inputs` (rows, ...), `targets` (rows, ...) and `clients` (rows,), the client of each row."""
     try:
-        with np.load(path) as file:  # refuses objects
-            expanded, held = sum(part.file_size for part in file.zip.infolist()), path.stat().st_size
-            if expanded > max(_SMALL, _EXPANDS * held):
+        with np.load(path) as file:  # refuses pickled objects
+            expanded, packed = sum(part.file_size for part in file.zip.infolist()), path.stat().st_size
+            if expanded > max(_SMALL, _EXPANDS * packed):
                 raise DataError(
-                    f"{path}: its {held >> 20} MiB expand to {expanded >> 20}, more than {_EXPANDS} times as much; if "
+                    f"{path}: {packed >> 20} MiB expand to {expanded >> 20}, more than {_EXPANDS} times as much; if "
                     "that is meant, write it with np.savez, uncompressed."
                 )
             arrays = {name: file[name] for name in _ARRAYS if name in file}
     except DataError:
         raise
-    except Exception:  # a damaged file fails in many ways inside the reader
+    except Exception:  # a damaged file can raise any error inside the reader
         raise DataError(f"{path}: cannot be read as an .npz file of plain arrays; write it with np.savez.") from None
     absent = [name for name in _ARRAYS if name not in arrays]
     if absent or len({len(values) for values in arrays.values()}) > 1:
@@ -126,25 +125,25 @@ def _from_npz(path: Path, agreement: Agreement) -> FederatedData:
 
 
 def _from_function(module: str, function: str) -> FederatedData:
-    """What the operator's own function returns; it is imported from the folder where the daemon is started, too."""
+    """The result of the operator's own function, which may be in the folder where the daemon was started."""
     if os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        made: Any = getattr(import_module(module), function)()
+        population: Any = getattr(import_module(module), function)()
     except (ImportError, AttributeError):
         raise ConfigError(f"--data {module}:{function} cannot be imported; check the name and PYTHONPATH.") from None
-    if not isinstance(made, FederatedData):
+    if not isinstance(population, FederatedData):
         raise DataError(f"{module}:{function} must return a population, from rr.from_arrays or rr.from_frame.")
-    return made
+    return population
 
 
 def write_personal(path: Path, models: Sequence[PersonalModel]) -> None:
-    """Every client's own weights, one row each, readable by the operator alone."""
+    """Write every client's own weights, one row each, readable only by the operator."""
     check_outside_runs(path)
     tensors = {
-        "vectors": np.stack([own.vector for own in models]),
-        "clusters": np.array([own.cluster for own in models], dtype=np.int64),
-        "epochs": np.array([own.epochs for own in models], dtype=np.int64),
+        "vectors": np.stack([model.vector for model in models]),
+        "clusters": np.array([model.cluster for model in models], dtype=np.int64),
+        "epochs": np.array([model.epochs for model in models], dtype=np.int64),
     }
     with explain_write(path):
         replace_file(path, save(tensors), mode=0o600)
@@ -154,7 +153,7 @@ LONGEST_TASK = 2**31  # bytes of a message to a daemon
 
 
 def open_daemon(folder: MemberFolder, data: str | None, columns: ColumnSettings, **own: Any) -> Daemon:
-    """The daemon of what the operator signed; `own` are settings of this machine (engine, device, data_folder)."""
+    """The daemon of the signed agreement; `own` are settings of this machine (engine, device, data_folder)."""
     agreement, identity = folder.agreement(), folder.identity()
     place = agreement.place_of(identity.public_key().public_bytes_raw())
     agreed = AgreedRun.build(agreement, **own)
@@ -188,13 +187,13 @@ def _released(folder: MemberFolder) -> Path:
 
 
 def _recall(path: Path, name: str, agreed: AgreedRun) -> ClientMemory:
-    """What clients remember of this training; nothing where the file is of another one."""
+    """Clients' memory of this training; empty if the file is of another one."""
     fresh = agreed.first_memory()
     if not fresh.width or not path.exists():
         return fresh
     try:
         tensors, metadata = read_tensors(path)
         memory = ClientMemory.from_tensors(tensors)
-    except Exception:  # a damaged file fails in many ways inside the reader
+    except Exception:  # a damaged file can raise any error inside the reader
         raise RunFolderError(f"{path}: is damaged; remove it, and the clients start afresh.") from None
     return memory if metadata.get("federation") == name and memory.width == fresh.width else fresh

@@ -35,10 +35,10 @@ class MemberFolder:
 
     @classmethod
     def create(cls, path: Path, *, name: str, num_clients: int, lifetime: float | None) -> "MemberFolder":
-        """A new member: its keys, and the request to be sent."""
+        """Create a member: its keys, and its request."""
         if (path / "identity.key").exists():
-            raise RunFolderError(f"{path} holds a member's keys already; choose another folder.")
-        Member(name, bytes(32), num_clients)  # checks them before anything is written
+            raise RunFolderError(f"{path} already contains a member's keys; choose another folder.")
+        Member(name, bytes(32), num_clients)  # checked before anything is written
         with storage.explain_write(path):
             storage.make_folders(path.parent)
             storage.make_subfolder(path, private=True)
@@ -57,19 +57,19 @@ class MemberFolder:
         return read_identity(self.path / "identity.key")
 
     def settings(self) -> dict[str, Any]:
-        """The operator's own: name, lifetime budget, and which data the daemon was last started with."""
+        """The operator's own settings: name, lifetime budget, and the data of the daemon's last start."""
         return storage.read_mapping(self.path / "member.json")
 
     def change_settings(self, **changes: Any) -> None:
-        """Keep some of them for the next start."""
+        """Remember some of them for the next start."""
         self._private_file("member.json", storage.to_json({**self.settings(), **changes}))
 
     def request(self) -> Member:
-        """What was sent to the server's operator."""
+        """The request sent to the server's operator."""
         return Member.of_facts(storage.read_mapping(self.path / "request.json"))
 
     def save_consent(self, agreement: Agreement) -> None:
-        """Sign an agreement, and keep both."""
+        """Sign an agreement, and store both."""
         identity = self.identity()
         member = agreement.members[agreement.place_of(identity.public_key().public_bytes_raw())]
         if member != self.request():
@@ -84,14 +84,14 @@ class MemberFolder:
         storage.write_json(self.path / "consent.json", {"name": member.name, "signature": signature})
 
     def agreement(self) -> Agreement:
-        """What the operator signed; ConfigError where the signature is missing or of another agreement."""
+        """The signed agreement; ConfigError where the signature is missing or of another agreement."""
         return self._signed_by(self.identity().public_key().public_bytes_raw())
 
     def _signed_by(self, identity: bytes) -> Agreement:
         path = self.path / "agreement.json"
         if not path.exists():
             raise ConfigError(
-                f"{self.path}: nothing was signed yet; get agreement.json, then `rrcluster federation enrol "
+                f"{self.path}: nothing is signed yet; get agreement.json, then `rrcluster federation enrol "
                 f"{self.path} --agree agreement.json`."
             )
         agreement = Agreement.read(path)
@@ -100,69 +100,73 @@ class MemberFolder:
         return agreement
 
     def check_authority(self, ca: Path) -> None:
-        """Refuse a certificate of another authority than was agreed on: who has its key reads what the node sends.
+        """Refuse a certificate of another authority than the agreed one, whose owner could read the node's messages.
 
-        Public files are enough: a node may not read identity.key.
+        Public files suffice: a node may not read identity.key.
         """
         if ca.exists() and (self.path / "agreement.json").exists():
-            agreed = self._signed_by(self.request().identity).authority
-            if agreed and authority_of(ca) != agreed:
+            authority = self._signed_by(self.request().identity).authority
+            if authority and authority_of(ca) != authority:
                 raise ConfigError(
-                    f"{ca}: is not the certificate of the authority that was agreed on, so somebody else may answer in "
+                    f"{ca}: is not the certificate of the agreement's authority, so somebody else may answer in "
                     "the server's name; remove it and sign the agreement again, which writes it."
                 )
 
     def numbers(self, names: Sequence[str], *, most: int) -> Array:
-        """(n,) the number of each client: the one it had before, or the next free one.
+        """(n,) the number of each client: its earlier one, or the next free one.
 
-        A number is never given to anybody else, so that one number stands for one person. DataError beyond `most`;
-        RunFolderError where clients.json is lost, or an old copy: clients would change places.
+        A number is never reassigned, so that one number stands for one person. DataError beyond `most`; RunFolderError
+        where clients.json is lost, or an old copy: clients would change places.
         """
         if len(set(names)) < len(names):
             raise DataError("two clients of the data have the same name; one name stands for one person.")
         if any("\n" in name for name in names):
-            raise DataError("a client's name has a line break, and withdrawn.txt has one name a line; take it out.")
+            raise DataError(
+                "a client's name has a line break, but withdrawn.txt has one name per line; remove the break."
+            )
         path = self.path / "clients.json"
-        known: dict[str, Any] = storage.read_mapping(path) if path.exists() else {}
-        if len(known) < max(self.settings().get("numbered", 0), not path.exists() and self._took_part()):
+        numbers: dict[str, Any] = storage.read_mapping(path) if path.exists() else {}
+        if len(numbers) < max(self.settings().get("numbered", 0), not path.exists() and self._took_part()):
             raise RunFolderError(
                 f"{path}: is lost, or an old copy, so clients would change numbers, and two people would count as one; "
                 "restore it, or enrol again in a new folder."
             )
         for name in names:
-            known.setdefault(name, len(known))
-        if len(known) > most:
+            numbers.setdefault(name, len(numbers))
+        if len(numbers) > most:
             raise DataError(
-                f"{len(known)} clients have been hosted here, those that left included, and {most} were enrolled; "
+                f"{len(numbers)} clients have been hosted here, those that left included, and {most} were enrolled; "
                 "enrol with more clients in the next training."
             )
-        self._private_file("clients.json", json.dumps(known))
-        self.change_settings(numbered=len(known))
-        return np.array([known[name] for name in names], dtype=np.int64)
+        self._private_file("clients.json", json.dumps(numbers))
+        self.change_settings(numbered=len(numbers))
+        return np.array([numbers[name] for name in names], dtype=np.int64)
 
     def _took_part(self) -> bool:
-        """Whether the ledger has an attempt, before which clients had numbers."""
+        """Whether the ledger has an attempt, after which clients must have numbers."""
         path = self.path / "ledger.jsonl"
         return path.exists() and any("attempt" in line for line in storage.read_json_lines(path, damaged="refuse"))
 
     def withdraw(self, names: Sequence[str]) -> None:
-        """Clients that take no part from the next round on."""
-        known = storage.read_mapping(self.path / "clients.json") if (self.path / "clients.json").exists() else {}
+        """Withdraw clients from the next round on."""
+        numbers = storage.read_mapping(self.path / "clients.json") if (self.path / "clients.json").exists() else {}
         for name in names:
-            if name not in known:
-                raise DataError(f"{self.path}: no client of that name has been hosted here; check the spelling.")
+            if name not in numbers:
+                raise DataError(f"{self.path}: has never hosted a client of that name; check the spelling.")
         lines = sorted({*self._withdrawn_names(), *names})
         self._private_file("withdrawn.txt", "".join(f"{name}\n" for name in lines))
 
     def withdrawn(self) -> set[int]:
-        """Their numbers, read anew: a withdrawal counts from the next round. DataError for a name that has none."""
+        """Numbers of withdrawn clients, read again for every round. DataError for a name without a number."""
         names = self._withdrawn_names()
         if not names:
             return set()
-        known: Mapping[str, Any] = storage.read_mapping(self.path / "clients.json")
-        if not known.keys() >= set(names):
-            raise DataError(f"{self.path / 'withdrawn.txt'}: a name is no client's, so somebody may not be left out.")
-        return {int(known[name]) for name in names}
+        numbers: Mapping[str, Any] = storage.read_mapping(self.path / "clients.json")
+        if not numbers.keys() >= set(names):
+            raise DataError(
+                f"{self.path / 'withdrawn.txt'}: a name belongs to no client, so a withdrawal may be ignored."
+            )
+        return {int(numbers[name]) for name in names}
 
     def _withdrawn_names(self) -> list[str]:
         path = self.path / "withdrawn.txt"

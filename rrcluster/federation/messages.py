@@ -1,11 +1,10 @@
 """Messages between server and clients: a name, some facts and arrays, as the bytes of a safetensors file.
 
-Nothing in a message is executed. A message is refused before it is parsed if it is longer than agreed, and after that
-unless it holds exactly the arrays that are expected of it, in shape and type.
+Nothing in a message is executed. A message is refused before parsing if it is longer than agreed, and after parsing
+unless it has exactly the expected arrays, in shape and type.
 
-A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use.
-
-The messages of a secure aggregation as letters. Bytes travel as arrays of bytes, each with the length agreed on.
+Rounds: the server's task to clients, and their reports. Models travel as float32, as engines use. Secure aggregation:
+its stages as letters; bytes travel as arrays, each with the agreed length.
 """
 
 import json
@@ -33,30 +32,30 @@ from rrcluster.server.survey import SurveyQuestion, survey_size
 from rrcluster.storage import parse_json, to_json
 from rrcluster.types import Array, Coordinates, Models
 
-LONGEST_LETTER = 2**31  # bytes of a message, either way
-_LONGEST_HEADER = 2**20  # names, facts and shapes; what is long belongs into arrays
+LONGEST_LETTER = 2**31  # bytes of a message in either direction
+_LONGEST_HEADER = 2**20  # for names, facts and shapes; long content belongs in arrays
 
 
 @dataclass(frozen=True)
 class Letter:
-    """One message. What it says of clients is private: it is shown in no log and no error."""
+    """One message. Its content about clients is private: no log or error shows it."""
 
     name: str
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """The message as bytes."""
         arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
         return save(arrays, metadata={"name": self.name, "facts": to_json(dict(self.facts))})
 
     def expect(self, name: str, **wanted: tuple[str, tuple[int | None, ...]]) -> "Letter":
-        """Itself, if it has this name and exactly these arrays: kind of type and shape, None where any length will do.
+        """The letter itself, if it has this name and exactly these arrays: type and shape, None for any length.
 
-        The kind is numpy's letter with the size ("f4", "i8", "u4").
+        The type is numpy's letter with the size ("f4", "i8", "u4").
         """
         if self.name != name or set(self.arrays) != set(wanted):
-            raise ProtocolError(f"the message is not the {name} that was asked for.")
+            raise ProtocolError(f"the message is not the expected {name}.")
         for array, (kind, shape) in wanted.items():
             values = self.arrays[array]
             fits = len(values.shape) == len(shape) and all(
@@ -68,7 +67,7 @@ class Letter:
 
 
 def decode(content: bytes, *, longest: int) -> Letter:
-    """The message of these bytes; ProtocolError if they are too many, or none of ours."""
+    """The message in these bytes; ProtocolError if they are too many, or not a message."""
     if len(content) > longest:
         raise ProtocolError(f"a message of {len(content)} bytes is longer than the {longest} that it may have.")
     try:
@@ -89,9 +88,9 @@ _WORD = 1000  # bytes of an answer in one word
 
 
 def declined(content: bytes) -> bool:
-    """Whether an answer says that the member takes no part: its daemon refuses, or its node does not reach the daemon.
+    """Whether an answer declines: the daemon refuses, or its node cannot reach it.
 
-    A long answer is not looked into, and one that is none of ours declines nothing.
+    Long answers are not parsed, and an unreadable one declines nothing.
     """
     if len(content) > _WORD:
         return False
@@ -113,7 +112,7 @@ def task(
     keys: ClientKeys | None,
     **more: Array,
 ) -> Letter:
-    """What clients of a round are told; `keys` only in seeded runs, where the simulator must be matched."""
+    """The server's task to the clients of a round; `keys` only in seeded runs, which must match the simulator."""
     rules = guidance.rules
     arrays: dict[str, Array] = {
         "shared": guidance.models.shared.astype(np.float32),
@@ -136,7 +135,7 @@ def task(
 
 
 def task_digest(letter: Letter, *apart: str) -> bytes:
-    """The digest of what a task tells, but for arrays that differ from member to member: all must be told the same."""
+    """The digest of a task, which must be the same for all members; arrays that differ by member are left out."""
     arrays = [part for name in sorted(set(letter.arrays) - set(apart)) for part in _named_bytes(name, letter)]
     return digest(letter.name.encode(), json.dumps(dict(letter.facts), sort_keys=True).encode(), *arrays)
 
@@ -155,25 +154,25 @@ def read_task(
     form: Form | None = None,
     **more: _Shape,
 ) -> tuple[Guidance, ClientKeys | None]:
-    """What the server told; ProtocolError unless every part has the shape that the agreed settings give it.
+    """Parse a task; ProtocolError unless every part has the shape that the agreed settings imply.
 
-    `stage` is what the agreed survey asks in the round, `form` the agreed questionnaire.
+    `stage` is the agreed survey's question in the round, `form` the agreed questionnaire.
     """
     if stage == "start" and "centres" not in letter.arrays:
         stage = None  # the survey could not tell groups: clients choose and train as without one
     k, width = mechanism.num_clusters, mechanism.coordinates
     models = _shapes_of_models(k, width) if form is None else _shapes_of_facts(letter)
-    wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
+    shapes = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
-        wanted |= {f"average {part}": shape for part, shape in models.items()}
+        shapes |= {f"average {part}": shape for part, shape in models.items()}
     if stage is not None:
         sketched, _ = survey_size(width.clustered, k)
-        wanted |= {
+        shapes |= {
             "start": ("f4", (width.clustered,)),
             "basis": ("f8", (sketched, None)),
             "centres": ("f8", (None, None)),
         }
-    arrays, facts = letter.expect(name, **wanted, **more).arrays, letter.facts
+    arrays, facts = letter.expect(name, **shapes, **more).arrays, letter.facts
     try:
         rules = ChoiceRules(
             arrays["prices"],
@@ -184,7 +183,7 @@ def read_task(
         keys = None if facts["keys"] is None else _client_keys(facts["keys"])
         round_index = int(facts["round"])
     except (KeyError, IndexError, TypeError, ValueError):
-        raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+        raise ProtocolError(f"the message {name} lacks facts of the agreement.") from None
     _check_sensible(name, arrays, rules)
     question: SurveyQuestion | TableQuestion | None
     question = None if form is None else _table_question(arrays, form, round_index)
@@ -214,16 +213,16 @@ def _client_keys(facts: Mapping[str, Any]) -> ClientKeys:
 
 
 def _shapes_of_facts(letter: Letter) -> dict[str, _Shape]:
-    """Of what a questionnaire tells: models, which clients do not read, and facts, which are checked afterwards."""
-    told = {name: letter.arrays[name].ndim for name in Facts().tensors() if name in letter.arrays}
+    """Shapes for a questionnaire: models, which clients do not read, and facts, which are checked afterwards."""
+    axes_by_name = {name: letter.arrays[name].ndim for name in Facts().tensors() if name in letter.arrays}
     models: dict[str, _Shape] = {"shared": ("f4", (None,)), "clustered": ("f4", (None, None))}
-    return models | {name: ("f8", (None,) * axes) for name, axes in told.items()}
+    return models | {name: ("f8", (None,) * axes) for name, axes in axes_by_name.items()}
 
 
 def _table_question(arrays: Mapping[str, Array], form: Form, round_index: int) -> TableQuestion:
-    """What a questionnaire asks in a round; ProtocolError for facts that none of this form has made."""
+    """The question of a round; ProtocolError for facts that do not belong to this form."""
     if round_index >= form.num_rounds or not set(Facts().tensors()) <= set(arrays):
-        raise ProtocolError("the question is not one of those that were agreed on.")
+        raise ProtocolError("the question is not one of the agreed ones.")
     question = TableQuestion(form, form.stage(round_index), Facts.from_tensors(arrays))
     if not question.fits:
         raise ProtocolError(f"the facts of round {round_index} have other shapes than those of the agreed questions.")
@@ -231,17 +230,17 @@ def _table_question(arrays: Mapping[str, Array], form: Form, round_index: int) -
 
 
 def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:
-    """Refuse guidance that no server makes which follows the protocol, before it costs an attempt."""
+    """Reject guidance that violates the protocol, before it costs an attempt."""
     finite = all(np.isfinite(values).all() for values in arrays.values())
     sensible = 0 <= rules.temperature < math.inf
     opened = rules.num_open is None or 1 <= rules.num_open <= len(rules.prices)
     coins = finite and (rules.transition >= 0).all() and np.allclose(rules.transition.sum(axis=1), 1.0)
     if not (finite and sensible and opened and coins):
-        raise ProtocolError(f"the message {name} holds models or rules that no server makes by the settings.")
+        raise ProtocolError(f"the message {name} contains models or rules that the agreed settings cannot produce.")
 
 
 def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
-    """Refuse what no survey asks; stage, scale and a sketch's width are the agreement's already."""
+    """Reject questions that no survey asks; stage, scale and sketch width come from the agreement."""
     (width, r), stage, centres = question.basis.shape, question.stage, question.centres
     directions = survey_size(len(question.start), num_clusters)[1]
     fits = directions <= r <= width if stage == "spread" else r == directions
@@ -249,11 +248,11 @@ def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
     if not fits or not least <= len(centres) <= most or centres.shape[1] != r:
         raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
     if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
-        raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
+        raise ProtocolError(f"the question {stage} has directions that are not orthonormal.")
 
 
 def longest_answer(mechanism: Mechanism, num_clients: int, num_members: int) -> int:
-    """Bytes that no answer of a member with so many clients has more of: a report of all of them, or a masked sum."""
+    """The most bytes of an answer from a member with so many clients: a report of all of them, or a masked sum."""
     width = mechanism.coordinates.width
     per_client, masked = 4 * width + 3 * 8 + 2 * 8, 4 * mechanism.num_clusters * (width + 4)
     per_member = 8 + max(ENVELOPE_BYTES, 2 * (8 + KEY_BYTES))
@@ -261,7 +260,7 @@ def longest_answer(mechanism: Mechanism, num_clients: int, num_members: int) -> 
 
 
 def report_letter(reports: Reports) -> Letter:
-    """What clients report in plain mode. Raw and private: to a server that is trusted with it."""
+    """Clients' reports in plain mode. Raw and private: for a trusted server."""
     arrays: dict[str, Array] = {
         "updates": np.asarray(as_numpy(reports.updates), dtype=np.float32),
         "choices": np.asarray(reports.choices, dtype=np.int64),
@@ -275,18 +274,18 @@ def report_letter(reports: Reports) -> Letter:
 
 
 def read_report(letter: Letter, mechanism: Mechanism) -> dict[str, Array]:
-    """The arrays of a report; values are the mechanism's to check."""
+    """The arrays of a report; the mechanism checks their values."""
     n = len(letter.arrays.get("clients", ()))
-    wanted: dict[str, _Shape] = {
+    shapes: dict[str, _Shape] = {
         "updates": ("f4", (n, mechanism.coordinates.width)),
         "choices": ("i8", (n,)),
         "clients": ("i8", (n,)),
     }
     if mechanism.flips_coins:
-        wanted["destinations"] = ("i8", (n,))
+        shapes["destinations"] = ("i8", (n,))
     if mechanism.loss_bound is not None:
-        wanted["evaluations"] = ("f8", (n, 2))
-    return dict(letter.expect("report", **wanted).arrays)
+        shapes["evaluations"] = ("f8", (n, 2))
+    return dict(letter.expect("report", **shapes).arrays)
 
 
 PLACES: _Shape = ("i8", (None,))
@@ -300,12 +299,12 @@ def byte_rows(values: Sequence[bytes], width: int) -> Array:
 
 
 def _table(name: str, values: Mapping[int, bytes], width: int, *, places: str = "places") -> dict[str, Array]:
-    """Bytes by place."""
+    """Byte strings by place."""
     return {places: np.array(list(values), dtype=np.int64), name: byte_rows(list(values.values()), width)}
 
 
 def rows(width: int) -> _Shape:
-    """What `expect` asks of such an array."""
+    """The array type and shape for `expect`."""
     return ("u1", (None, width))
 
 
@@ -318,13 +317,13 @@ def _by_place(letter: Letter, places: str, values: str) -> dict[int, bytes]:
 
 
 def _places(letter: Letter, name: str) -> list[int]:
-    """The places in a letter; ProtocolError for more than any federation has: a long list would fill the memory."""
+    """The places in a letter; ProtocolError for more than any federation has, which would fill the memory."""
     if len(letter.arrays[name]) > _MOST_PLACES:
-        raise ProtocolError(f"{name} of the message {letter.name} are more than {_MOST_PLACES}.")
+        raise ProtocolError(f"{name} of the message {letter.name} number more than {_MOST_PLACES}.")
     return [int(place) for place in letter.arrays[name].tolist()]
 
 
-# What the server sends, by stage: the facts and arrays beside those of the attempt.
+# Messages from the server, by stage: facts and arrays beside those of the attempt.
 
 
 def tell_keys(keys: Mapping[int, AdvertisedKeys]) -> dict[str, Array]:
@@ -335,7 +334,7 @@ def tell_keys(keys: Mapping[int, AdvertisedKeys]) -> dict[str, Array]:
 
 
 def read_keys(letter: Letter) -> dict[int, AdvertisedKeys]:
-    """The same at the client."""
+    """Parse the keys at the client."""
     letter.expect("share", places=PLACES, **{name: rows(width) for name, width in _ADVERTISED.items()})
     parts = [_by_place(letter, "places", name) for name in _ADVERTISED]
     return {place: AdvertisedKeys(*(part[place] for part in parts)) for place in parts[0]}
@@ -351,21 +350,21 @@ ENVELOPES: dict[str, _Shape] = {"places": PLACES, "envelopes": rows(ENVELOPE_BYT
 
 
 def read_envelopes(letter: Letter) -> dict[int, bytes]:
-    """The same where it arrives; shapes are checked by the caller, who knows what else the letter holds."""
+    """Parse envelopes; the caller checks shapes, since it knows the rest of the letter."""
     return _by_place(letter, "places", "envelopes")
 
 
 def tell_signatures(signatures: Mapping[int, bytes]) -> dict[str, Array]:
-    """Stage `reveal`: who signed the list of survivors."""
+    """Stage `reveal`: the signatures on the list of survivors."""
     return _table("signatures", signatures, SIGNATURE_BYTES)
 
 
 def read_signatures(letter: Letter) -> dict[int, bytes]:
-    """The same at the client."""
+    """Parse the signatures at the client."""
     return _by_place(letter.expect("reveal", places=PLACES, signatures=rows(SIGNATURE_BYTES)), "places", "signatures")
 
 
-# What a client answers, by stage.
+# Answers from clients, by stage.
 
 
 def keys_letter(keys: AdvertisedKeys) -> Letter:
@@ -375,12 +374,12 @@ def keys_letter(keys: AdvertisedKeys) -> Letter:
 
 
 def unopened_letter(senders: Sequence[int]) -> Letter:
-    """Stage `mask`, in place of words: whose envelopes cannot be opened."""
+    """Stage `mask`, instead of words: the senders of envelopes that cannot be opened."""
     return Letter("unopened", {}, {"senders": np.array(senders, dtype=np.int64)})
 
 
 def read_unopened(letter: Letter) -> set[int]:
-    """The same at the server."""
+    """Parse the unopened senders at the server."""
     return set(_places(letter.expect("unopened", senders=PLACES), "senders"))
 
 
@@ -413,7 +412,7 @@ def _read_revealed(letter: Letter, _: int) -> RevealedShares:
     return RevealedShares(*(_by_place(letter, f"{name} of", name) for name in ("seeds", "keys")))
 
 
-READ_ANSWER: dict[str, Callable[[Letter, int], Any]] = {  # stage -> its answer; the number is the width of a message
+READ_ANSWER: dict[str, Callable[[Letter, int], Any]] = {  # stage -> parser of its answer, given the width of a message
     "advertise": _read_advertised,
     "share": _read_sent,
     "mask": _read_masked,

@@ -1,7 +1,7 @@
-"""Figures for those who watch a federation, in the text format of Prometheus. Made of what is public alone.
+"""Figures for monitoring a federation, in the text format of Prometheus. All of them are public.
 
-Where cohorts are sampled they are secret, so nothing is said of who answered, nor when: how long a round takes depends
-on who took part in it.
+Sampled cohorts are secret, so the figures then omit who answered and when: the duration of a round depends on who took
+part.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ _HELP = {
     "rounds_done": "Rounds released.",
     "releases_allowed": "Releases that everybody signed: rounds and reserve.",
     "releases_charged": "Releases charged to the ledger.",
-    "reserve_left": "Releases in reserve that are not used.",
-    "finished": "1 once the models are there.",
-    "released_size": "Clients in the last release, as it was released: with noise.",
-    "expected_size": "Clients that a round is expected to have.",
+    "reserve_left": "Releases in reserve that are still unused.",
+    "finished": "1 once the models are released.",
+    "released_size": "Clients in the last release, with its noise.",
+    "expected_size": "Expected number of clients in a round.",
     "members": "Members in the roster.",
     "members_needed": "Members without which no round is released.",
     "members_connected": "Members that answered the last message.",
     "attempts": "Attempts at rounds so far.",
-    "last_message_seconds": "When the last message was over, in seconds since 1970.",
-    "last_release_seconds": "When the last release was made, in seconds since 1970.",
+    "last_message_seconds": "End of the last message, in seconds since 1970.",
+    "last_release_seconds": "Time of the last release, in seconds since 1970.",
     "attempts_joined": "Attempts that this member took part in.",
     "attempts_allowed": "Attempts that this member signed.",
     "refused": "Messages that the daemon refused since it started.",
@@ -35,7 +35,7 @@ _HELP = {
 
 
 def metrics_text(values: Mapping[str, float]) -> str:
-    """The text that Prometheus reads."""
+    """The figures in Prometheus's text format."""
     return "".join(
         f"# HELP rrcluster_{name} {_HELP[name]}\n# TYPE rrcluster_{name} gauge\nrrcluster_{name} {float(value)!r}\n"
         for name, value in values.items()
@@ -43,7 +43,7 @@ def metrics_text(values: Mapping[str, float]) -> str:
 
 
 def server_figures(agreement: Agreement, run: Path, expected: float, status: Mapping[str, Any]) -> dict[str, float]:
-    """Where a training stands; `status` is what may be known of the last message."""
+    """The progress of a training; `status` is the public part of the last message's outcome."""
     ledger, lines, about = run / "ledger.jsonl", run / "rounds.jsonl", agreement.guarantee
     charged = len(read_charges(ledger)) if ledger.exists() else 0
     rounds = read_json_lines(lines, damaged="stop") if lines.exists() else []
@@ -63,7 +63,7 @@ def server_figures(agreement: Agreement, run: Path, expected: float, status: Map
         figures["released_size"] = sum(rounds[-1]["sizes"])
     if "attempt" in status:
         figures["attempts"] = status["attempt"] + 1
-    if "answered" in status:  # who takes part is no secret
+    if "answered" in status:  # participation is public
         figures |= {"members_connected": len(status["answered"]), "last_message_seconds": status["at"]}
         figures |= {"last_release_seconds": lines.stat().st_mtime} if rounds else {}
     return figures

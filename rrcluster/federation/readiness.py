@@ -1,4 +1,4 @@
-"""A checklist before and during a training: what is in order, what is not, and what to do about it."""
+"""A checklist before and during a training: its state, and the remedy for each failed line."""
 
 import math
 import shutil
@@ -23,8 +23,8 @@ from rrcluster.runs.advise import HOPELESS, WEAK, outlook
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28
-_CLOCK = 60.0  # seconds that clocks may differ: certificates and deadlines rest on them
-_LEAST_STEP = 2.0  # noise stds: less, and a round's step is noise even in the best direction
+_CLOCK = 60.0  # seconds that clocks may differ; certificates and deadlines depend on them
+_LEAST_STEP = 2.0  # in noise stds: a weaker step is noise even in the best direction
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class CheckLine:
 
     what: str
     passed: bool
-    detail: str  # with the way out where it did not pass
+    detail: str  # with the remedy, if it failed
 
 
 def _line(what: str, check: Callable[[], str]) -> CheckLine:
-    """A line whose check returns what it found, or raises with the way out."""
+    """A line from a check that returns its result, or raises with the remedy."""
     try:
         return CheckLine(what, True, check())
     except RRClusterError as error:
@@ -53,7 +53,7 @@ def _problem(text: str) -> str:
 def check_server(
     folder: FederationFolder, *, port: int | None = None, transport: Transport | None = None
 ) -> list[CheckLine]:
-    """The checklist of the server's operator; over a transport also whether members answer, and their clocks."""
+    """The checklist of the server's operator; with a transport, also members' answers and clocks."""
     lines = [
         _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
         _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),
@@ -91,32 +91,33 @@ def check_member(folder: MemberFolder) -> list[CheckLine]:
 
 
 def _agreed_lines(agreement: Agreement) -> Iterator[CheckLine]:
-    """What either side can check of an agreement."""
-    yield CheckLine("version", True, __version__)  # another one cannot read the agreement
+    """The lines that either side can check of an agreement."""
+    yield CheckLine("version", True, __version__)  # other versions cannot read the agreement
     yield CheckLine("digest", True, agreement.digest.hex())
     try:
         agreed = AgreedRun.build(agreement, trains=False)
     except RRClusterError as error:
         yield CheckLine("guarantee", False, str(error))
         return
-    stated = agreed.guarantee()
+    guarantee = agreed.guarantee()
     yield CheckLine(
         "guarantee",
         True,
-        f"epsilon = {epsilon_text(stated['epsilon'])}, delta = {digits_up(stated['delta'], 2):.1e}, "
-        f"{stated['adjacency']}, {stated['num_releases']} releases of {stated['num_clients']} clients, "
-        f"towards {stated['towards']}",
+        f"epsilon = {epsilon_text(guarantee['epsilon'])}, delta = {digits_up(guarantee['delta'], 2):.1e}, "
+        f"{guarantee['adjacency']}, {guarantee['num_releases']} releases of {guarantee['num_clients']} clients, "
+        f"towards {guarantee['towards']}",
     )
     yield _line("signal to noise", lambda: _signal(agreed))
 
 
 def _signal(agreed: AgreedRun) -> str:
-    """What the noise leaves; refuses what cannot be learnt."""
+    """The strength of the signal under the noise; refuses settings that cannot learn."""
     plan, agreement = agreed.plan, agreed.agreement
     settings = agreed.experiment.config
     prospect = outlook(plan, update_clip=settings.privacy.update_clip, average_last=settings.server.average_last)
     members, clients = len(agreement.members), agreement.num_clients
-    extra = math.sqrt(members / agreement.least_honest) if agreement.secure else 1.0  # noise of those beyond them
+    # extra noise of the members beyond these
+    extra = math.sqrt(members / agreement.least_honest) if agreement.secure else 1.0
     noise = plan.mechanism.describe().noise["noise_std"] * extra
     over_run, size = min(prospect.over_run) / extra, min(prospect.sizes)
     one_round = size * settings.privacy.update_clip / noise
@@ -142,16 +143,16 @@ def _two_digits(value: float) -> str:
 
 
 def _certificates(*paths: Path) -> str:
-    found = []
+    lines = []
     for path in paths:
         days = certificate_days(path)
         if days < _SOON:
             _problem(
                 f"{path}: ends in {days:.0f} days; `rrcluster federation init FOLDER --new-certificate --hosts ...` "
-                "issues another one for the server."
+                "issues a new one for the server."
             )
-        found.append(f"{path.name} for {days:.0f} days")
-    return ", ".join(found)
+        lines.append(f"{path.name} for {days:.0f} days")
+    return ", ".join(lines)
 
 
 def _keys(*paths: Path) -> str:
@@ -184,7 +185,7 @@ def _present(agreement: Agreement, transport: Transport) -> str:
     absent = [name for place, name in enumerate(names) if place not in here]
     wrong = [names[place] for place, (_, clock) in here.items() if abs(clock - now) > _CLOCK]
     if absent:
-        _problem(f"{', '.join(absent)} do not answer with their signature; start their daemons.")
+        _problem(f"{', '.join(absent)} do not present their signature; start their daemons.")
     if wrong:
         _problem(f"the clocks of {', '.join(wrong)} differ from this one by more than {_CLOCK:g} s; set them.")
     return f"all {len(names)} answer, and their clocks agree within {_CLOCK:g} s"

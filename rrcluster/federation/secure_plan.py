@@ -1,9 +1,9 @@
-"""From a privacy plan to a federation whose server sees sums alone, with noise made by the members.
+"""From a privacy plan to a federation whose server sees only sums, with noise from the members.
 
-The guarantee is under *zero-out*: the neighbour takes part with a zero message (privacy/discrete.py,
-docs/privacy.md). It is towards everybody, the server included, where a member may collude; where none may,
-not towards the members, each of which knows its own share of the noise and can take it off. Everybody takes part in
-every round: the server sees who does, so nothing is amplified by sampling.
+The guarantee is under *zero-out*: the neighbour takes part with a zero message (privacy/discrete.py, docs/privacy.md).
+It holds towards everybody, the server included, where a member may collude; where none may, it does not hold towards
+the members, each of which can subtract its own share of the noise. Everybody takes part in every round: the server sees
+participation, so nothing is amplified by sampling.
 """
 
 import math
@@ -22,7 +22,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum
 from rrcluster.types import Array
 
-_MOST_MEMBERS = 1000  # a round of so many is measured; one of 5,000 gave no result in a quarter of an hour
+_MOST_MEMBERS = 1000  # a round of 1,000 was measured; one of 5,000 gave no result in a quarter of an hour
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SecurePlan:
 
     plan: PrivacyPlan
     terms: Terms
-    sigma: int  # of one member's share, in grid steps
+    sigma: int  # std of one member's share, in grid steps
 
     @classmethod
     def build(cls, plan: PrivacyPlan, agreement: Agreement) -> "SecurePlan":
@@ -62,17 +62,17 @@ class SecurePlan:
         return cls(replace(plan, mechanism=mechanism), terms, sigma)
 
     def noise_share(self) -> Array:
-        """(message_width,) whole numbers: what one member adds to the sum of its clients' messages."""
+        """(message_width,) integers: the noise that one member adds to the sum of its clients' messages."""
         return discrete_gaussian(self.sigma, self.terms.width)
 
     def checked_sum(self, total: Array) -> NoisySum:
-        """The noisy sum as it is released; RoundError for one that clients' messages and members' noise cannot give.
+        """The noisy sum for release; RoundError if clients' messages and members' noise cannot give it.
 
         Within 16 standard deviations of the noise of all members, every size lies between 0 and the number of clients,
-        and every coordinate, and the norm of the sums of updates, is at most as many clips. Shares are subgaussian: a
-        sum to which nobody added anything else is refused with probability at most 2 exp(-128) per coordinate, and by
-        its norm with exp(-128), since noise of d coordinates is then at most sqrt(d) + 16 standard deviations long
-        (Laurent and Massart 2000, Lemma 1). It reads the noisy sum alone: the decision is post-processing.
+        and every coordinate, and the norm of the sums of updates, is at most as many clips. Shares are subgaussian: an
+        honest sum is refused with probability at most 2 exp(-128) per coordinate, and by its norm with exp(-128), since
+        noise of d coordinates is then at most sqrt(d) + 16 standard deviations long (Laurent and Massart 2000, Lemma
+        1). It reads the noisy sum alone: the decision is post-processing.
         """
         mechanism: Any = self.plan.mechanism
         n, k, d = mechanism.num_clients, mechanism.num_clusters, mechanism.coordinates
@@ -86,8 +86,8 @@ class SecurePlan:
         norm = np.linalg.norm(total[: widths[0]].astype(np.float64))
         if (total < least).any() or (total > most).any() or norm > longest:
             raise RoundError(
-                f"the noisy sum is none that {n} clients and the noise of {self.terms.num_clients} members can give: a "
-                "member added something else to it, and nobody can tell which. It is charged, and not released; ask "
+                f"the noisy sum is impossible for {n} clients and the noise of {self.terms.num_clients} members: one "
+                "of them added something else, and nobody can tell which. It is charged, and not released; ask "
                 "the members' operators, then serve again."
             )
         return NoisySum(total)
@@ -99,14 +99,14 @@ class SecurePlan:
 
     @property
     def towards(self) -> str:
-        """Towards whom the plan's epsilon holds."""
+        """The parties towards whom the plan's epsilon holds."""
         if self.terms.most_colluders:
             return "everybody, the server included"
         return "the server and observers of the models, but not the members, which know their own noise"
 
     @property
     def event_towards_members(self) -> PoissonGaussian:
-        """A round as a member sees it that takes its own share off: of the least survivors it leaves the others'.
+        """A round as seen by a member that subtracts its own noise share.
 
         That is the plan's event where a member may collude, and one with less noise where none may.
         """
@@ -114,18 +114,18 @@ class SecurePlan:
         return replace(event, noise_multiplier=event.noise_multiplier * math.sqrt(shares / self.least_honest))
 
     def epsilon_towards_members(self) -> float:
-        """Of all rounds, towards one member."""
+        """Epsilon of all rounds, towards one member."""
         plan, event = self.plan, self.event_towards_members
         return epsilon(event, num_rounds=plan.num_participations, delta=plan.delta, accountant=plan.accountant)
 
     @property
     def delta(self) -> float:
-        """The plan's delta, and the probability that a sparse graph of members is not safe."""
+        """The plan's delta plus the probability that a sparse graph of members is not safe."""
         return self.plan.delta + self.terms.failure_probability
 
     @property
     def assumed(self) -> str:
-        """What the claim rests on."""
+        """The assumptions of the claim."""
         colluders = self.terms.most_colluders
         return (
             f"at least {self.least_honest} members follow the protocol, at most {colluders} work for the server, and "
@@ -146,8 +146,8 @@ def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
         raise PrivacyError("noise shares are exact and drawn from the operating system; build the plan with secure.")
     if not plan.event.plain_gaussian or mechanism.slots.count > 1:
         raise PrivacyError(
-            "the server of a federation sees who takes part, so sampled cohorts hide nothing from it, and members do "
-            "not hold the noise of earlier rounds; use participation = everybody."
+            "the server of a federation sees who takes part, so sampling hides nothing from it, and members do "
+            "not store the noise of earlier rounds; use participation = everybody."
         )
     if mechanism.num_clients != agreement.num_clients:
         raise PrivacyError(

@@ -1,6 +1,6 @@
-"""How messages get to the members: what a transport is opened with, and a note of who answered.
+"""Transports to the members: how to open one, and a record of who answered.
 
-Every kind is a file of its own, found by its name in `registry.TRANSPORTS`.
+Every kind is a separate file, found by its name in `registry.TRANSPORTS`.
 """
 
 import time
@@ -20,54 +20,54 @@ from rrcluster.registry import TRANSPORTS
 
 @dataclass(frozen=True)
 class Reach:
-    """What a transport is opened with."""
+    """The arguments that open a transport."""
 
     folder: FederationFolder
     agreement: Agreement
-    seconds: float  # until an answer is late, and refused
+    seconds: float  # later answers are refused
     longest: int  # bytes of an answer
-    members: Path | None = None  # on this machine: the folder in which the members' folders are
-    address: str | None = None  # over a network: where members connect to; None: on the loopback interface
+    members: Path | None = None  # on this machine: the folder of the members' folders
+    address: str | None = None  # over a network: where members connect; None: the loopback interface
 
 
 def open_transport(name: str, reach: Reach) -> AbstractContextManager[Transport]:
-    """Reach the members; what was started for it is stopped on leaving."""
+    """Open a transport to the members; its processes stop on leaving."""
     opened: AbstractContextManager[Transport] = TRANSPORTS.load(name)(reach)
     return opened
 
 
 @dataclass(frozen=True)
 class Attended:
-    """A transport that notes for `rrcluster federation status` which round it is, and who answered.
+    """A transport that records the round and who answered, for `rrcluster federation status`.
 
-    Names are noted only where nothing rests on who takes part: cohorts that are sampled are secret.
+    Names are recorded only where participation is public: sampled cohorts are secret.
     """
 
     inner: Transport
     folder: FederationFolder
     agreement: Agreement
-    names: bool  # whether to note them
+    names: bool  # whether to record names
     run: Path  # the run folder
     expected: float  # clients of a round
-    without: frozenset[int] = frozenset()  # members that are not asked anything
+    without: frozenset[int] = frozenset()  # members to skip
 
     def ask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """As the transport inside."""
+        """Ask through the inner transport."""
         messages = {place: content for place, content in messages.items() if place not in self.without}
         answers = self.inner.ask(messages)
-        asked = next(iter(messages.values()), None)
-        if asked is not None:
-            status = self._status(asked, answers)
+        question = next(iter(messages.values()), None)
+        if question is not None:
+            status = self._status(question, answers)
             figures = server_figures(self.agreement, self.run, self.expected, status)
             self.folder.save_status(status, metrics_text(figures))
         return answers
 
     def stayed(self) -> Collection[int]:
-        """As the transport inside."""
+        """As the inner transport."""
         return [place for place in self.inner.stayed() if place not in self.without]
 
-    def _status(self, asked: bytes, answers: Mapping[int, bytes]) -> dict[str, Any]:
-        letter = decode(asked, longest=len(asked))
+    def _status(self, question: bytes, answers: Mapping[int, bytes]) -> dict[str, Any]:
+        letter = decode(question, longest=len(question))
         noted = {name: letter.facts[name] for name in ("round", "attempt") if name in letter.facts}
         status: dict[str, Any] = {"stage": letter.name, **noted, "at": round(time.time())}
         if self.names:

@@ -1,7 +1,7 @@
 """Messages over Unix sockets of one machine: to a daemon, from the server or from the node of a network transport.
 
-A message is its length in eight bytes and then itself. The socket has mode 0600: who may connect is the operator's own
-user. One message at a time is answered, in the order of arrival.
+A message is its length in eight bytes, then its content. The socket has mode 0600: only the operator's user may
+connect. Messages are answered one at a time, in order of arrival.
 """
 
 import os
@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 
 from rrcluster.errors import ConfigError, ProtocolError
 
-if TYPE_CHECKING:  # a member's node imports this module, and nothing of the rounds
+if TYPE_CHECKING:  # a member's node imports this module without the rounds
     from rrcluster.federation.transports import Reach
 
 Answer = Callable[[bytes], bytes]
 Figures = Callable[[], str]
 SOCKET = "daemon.sock"  # in a member's folder
-_LONGEST_PATH = 100  # bytes of a socket's path that every system takes
+_LONGEST_PATH = 100  # bytes that every system allows
 _CHUNK = 2**20
 _LONGEST_REQUEST = 2**13
 
 
 def serve(path: Path, answer: Answer, *, longest: int, stop: threading.Event, figures: Figures = str) -> None:
-    """Answer messages until `stop` is set. A connection that breaks, stalls or says too much is dropped.
+    """Answer messages until `stop` is set. A connection that breaks, stalls or sends too much is dropped.
 
-    Who asks in HTTP (`curl --unix-socket PATH http://member/metrics`) gets `figures`, or at /health a word.
+    HTTP requests (`curl --unix-socket PATH http://member/metrics`) get `figures`, or a word at /health.
     """
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ConfigError(f"the socket's path {path} is longer than {_LONGEST_PATH} bytes; choose a shorter folder.")
@@ -75,7 +75,7 @@ def _answer_http(connection: socket.socket, request: bytes, figures: Figures) ->
 
 
 def ask_socket(path: Path, content: bytes, *, deadline: float, longest: int) -> bytes:
-    """The answer of the daemon behind a socket; OSError or ProtocolError where none came by the deadline (a clock)."""
+    """The answer of a daemon; OSError or ProtocolError if none came by `deadline`, a monotonic time."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.connect(os.fspath(path))
@@ -96,17 +96,17 @@ class SocketTransport:
         """The answers that came in time; a late one is refused."""
         deadline = time.monotonic() + self.seconds
         with ThreadPoolExecutor(max(len(messages), 1)) as pool:
-            asked = {
+            futures = {
                 place: pool.submit(ask_socket, self.paths[place], content, deadline=deadline, longest=self.longest)
                 for place, content in messages.items()
             }
-            wait(asked.values())
+            wait(futures.values())
         self._late.clear()
-        self._late.update(place for place, answer in asked.items() if isinstance(answer.exception(), TimeoutError))
-        return {place: answer.result() for place, answer in asked.items() if answer.exception() is None}
+        self._late.update(place for place, answer in futures.items() if isinstance(answer.exception(), TimeoutError))
+        return {place: answer.result() for place, answer in futures.items() if answer.exception() is None}
 
     def stayed(self) -> set[int]:
-        """Members whose connection was still open at the deadline; that of a daemon that dies is not."""
+        """Members whose connection was still open at the deadline; a daemon that dies closes its own."""
         return self._late
 
 

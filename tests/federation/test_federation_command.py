@@ -64,7 +64,7 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert "all 3 answer, and their clocks agree" in checked
     assert "ok    daemon           answers" in checked
     assert main(["federation", "check", str(trial), "--members", str(base)]) == 1
-    assert "m0, m1, m2 do not answer" in capsys.readouterr().out
+    assert "m0, m1, m2 do not present their signature" in capsys.readouterr().out
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"
@@ -105,7 +105,7 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
         assert main(["federation", *map(str, again), "--seconds", "1"]) == 2
         told = capsys.readouterr().err
         assert "1 of 3 members have the models" in told
-        assert "m0, m1 do not have the models; start their daemons, then serve again" in told
+        assert "m0, m1 do not have the models yet; start their daemons, then serve again" in told
         do(*again, "--without", "m0", "m1")
     assert (members[2] / "released" / "models.safetensors").exists()
     assert len((run / "ledger.jsonl").read_text().splitlines()) == 2
@@ -162,10 +162,10 @@ def test_what_needs_no_model_imports_no_torch(base):
 def test_a_member_that_spoils_a_round_is_named_and_can_be_left_out(base, capsys, monkeypatch):
     trial = signed(base, {**REHEARSAL, **SECURE, "num_rounds": 1}, *HONEST)
     serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet"]
-    fails(capsys, "without = m9 is no member; they are m0, m1, m2", *serve, "--without", "m1", "m9")
+    fails(capsys, "without = m9 is not a member; members are m0, m1, m2", *serve, "--without", "m1", "m9")
     deal_falsely(monkeypatch, 1)
     with listening([base / f"m{place}" for place in range(3)]):
-        fails(capsys, "m1 sent its neighbours shares that do not give what it is committed to", *serve)
+        fails(capsys, "m1 sent its neighbours shares that contradict its commitment", *serve)
         do(*serve, "--without", "m1")
     assert len((trial / "run" / "ledger.jsonl").read_text().splitlines()) == 2  # the first one is charged too
     ledgers = [(base / f"m{place}" / "ledger.jsonl").read_text() for place in range(3)]
@@ -188,9 +188,9 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     fails(capsys, "the roster is still open", *serve)
     do("init", trial, "--close")
     fails(capsys, "m0, m1, m2 have not signed", *serve)
-    fails(capsys, "nothing was signed yet", "client", base / "m0")
+    fails(capsys, "nothing is signed yet", "client", base / "m0")
     fails(capsys, "trial/identity.key: cannot be read", "client", trial)
-    fails(capsys, "consent.json: is not there", "enrol", trial, "--consent", base / "m0" / "consent.json")
+    fails(capsys, "consent.json: is missing", "enrol", trial, "--consent", base / "m0" / "consent.json")
     fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
     do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
     forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
@@ -353,7 +353,7 @@ def test_members_bring_their_own_tables_and_clients_join_leave_and_withdraw(base
     write_patients(base / "patients.csv", [f"q{number}" for number in range(3)])
     fails(capsys, "those that left included, and 5 were enrolled", "client", members[0], "--data",
           base / "patients.csv", "--client-column", "patient")  # fmt: skip
-    fails(capsys, "no client of that name", "client", members[0], "--withdraw", "nobody")
+    fails(capsys, "never hosted a client of that name", "client", members[0], "--withdraw", "nobody")
 
 
 @pytest.mark.parametrize("word", ["refused", "nothing"])
@@ -439,7 +439,7 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
     np.savez(base / "objects.npz", **(arrays | {"inputs": np.array([{}] * 9)}))
     (base / "odd.npz").write_bytes(b"no arrays")
     for name, text in {
-        "wide.npz": "input_shape = (5,), and (4,) was agreed on",
+        "wide.npz": "input_shape = (5,), but the agreement says (4,)",
         "short.npz": "of one length",
         "objects.npz": "of plain arrays",
         "odd.npz": "of plain arrays",
@@ -459,7 +459,7 @@ def test_a_lost_ledger_another_authority_and_odd_names_are_refused(base, capsys)
         do("client", base / "m0", "--withdraw", "p\x85 2")
         assert own.withdrawn() == {1}
         (base / "m0" / "withdrawn.txt").write_text("p1\nsomebody\n")
-        with pytest.raises(DataError, match="a name is no client's"):
+        with pytest.raises(DataError, match="a name belongs to no client"):
             own.withdrawn()
     (base / "m1" / "ledger.jsonl").unlink()
     daemon = ["client", base / "m1", "--data", base / "patients.csv", "--client-column", "patient"]
@@ -467,11 +467,11 @@ def test_a_lost_ledger_another_authority_and_odd_names_are_refused(base, capsys)
     assert main(["federation", "check", str(base / "m1")]) == 1
     assert "no line of the training that was signed" in capsys.readouterr().out
     make_authority(base / "m2", base, name="another", hosts=["localhost"])
-    with pytest.raises(ConfigError, match="not the certificate of the authority that was agreed on"):
+    with pytest.raises(ConfigError, match="not the certificate of the agreement's authority"):
         MemberFolder(base / "m2").check_authority(base / "m2" / "ca.pem")
     MemberFolder(base / "m2").check_authority(base / "trial" / "ca.pem")
     assert main(["federation", "check", str(base / "m2")]) == 1
-    assert "not the certificate of the authority" in capsys.readouterr().out
+    assert "not the certificate of the agreement" in capsys.readouterr().out
 
 
 def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):

@@ -172,7 +172,7 @@ def test_two_daemons_of_a_member_share_one_ledger(tmp_path):
     with pytest.raises(ProtocolError, match="not later"):
         other.join(b"a", 0, 0, limit=2)
     other.join(b"a", 0, 1, limit=2)
-    with pytest.raises(PrivacyError, match="the 2 attempts"):
+    with pytest.raises(PrivacyError, match="all 2 attempts"):
         one.join(b"a", 1, 0, limit=2)
 
 
@@ -181,7 +181,7 @@ def test_the_ledger_ends_where_the_plan_does(tmp_path):
     ledger.join(FEDERATION, 0, 0, limit=2)
     ledger.join(FEDERATION, 0, 1, limit=2)  # an attempt that failed is spent too
     for opened in (ledger, ClientLedger(tmp_path / "ledger.jsonl")):
-        with pytest.raises(PrivacyError, match="the 2 attempts that were agreed on"):
+        with pytest.raises(PrivacyError, match="all 2 attempts of the agreement"):
             opened.join(FEDERATION, 1, 2, limit=2)
 
 
@@ -193,10 +193,10 @@ def test_a_torn_line_is_dropped_and_a_damaged_ledger_refused(tmp_path):
     with pytest.raises(ProtocolError):
         ClientLedger(path).join(FEDERATION, 0, 0, limit=9)
     path.write_text("nonsense\n" + whole)
-    with pytest.raises(RunFolderError, match="the budget spent is unknown"):
+    with pytest.raises(RunFolderError, match="the spent budget is unknown"):
         ClientLedger(path)
     path.write_text(json.dumps({"federation": "x", "round": 1.5}) + "\n")
-    with pytest.raises(RunFolderError, match="the budget spent is unknown"):
+    with pytest.raises(RunFolderError, match="the spent budget is unknown"):
         ClientLedger(path)
 
 
@@ -278,7 +278,7 @@ def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
     before_costs = ClientLedger(tmp_path / "old.jsonl")
     before_costs.join(b"unknown", 0, 0, limit=5)
     for lifetime in (100.0, None):
-        with pytest.raises(PrivacyError, match="the budget spent is unknown"):
+        with pytest.raises(PrivacyError, match="the spent budget is unknown"):
             ClientLedger(tmp_path / "old.jsonl", lifetime=lifetime).agree(b"next", cost)
 
 

@@ -156,7 +156,7 @@ def test_guidance_that_no_server_makes_costs_no_attempt(rehearsed, facts, arrays
     letter = task("mask", first_guidance(agreed), mechanism, {"round": 0}, keys=None)
     read_task(letter, "mask", mechanism)
     odd = {name: np.full_like(letter.arrays[name], value) for name, value in arrays.items()}
-    with pytest.raises(ProtocolError, match="that no server makes"):
+    with pytest.raises(ProtocolError, match="that the agreed settings cannot produce"):
         read_task(Letter("mask", {**letter.facts, **facts}, {**letter.arrays, **odd}), "mask", mechanism)
 
 

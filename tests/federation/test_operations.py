@@ -177,7 +177,7 @@ def test_a_restored_member_takes_no_part_in_what_it_signed_and_its_cost_counts(b
     assert ledger.joined(digest) == 1  # so that its cost is in every sum
     with pytest.raises(PrivacyError, match="restored copy, and takes no part"):
         ledger.join(digest, 0, 99, limit=4)
-    fails(capsys, "restored before, and two folders of one budget", "restore", base / "copy", base / "twin")
+    fails(capsys, "restored before; two folders with one budget", "restore", base / "copy", base / "twin")
     assert not (base / "twin").exists()
 
 
@@ -188,7 +188,7 @@ def test_a_moved_folder_goes_on_elsewhere_and_not_here(base, capsys):
     do("backup", base / "m1", base / "copy", "--move")
     fails(capsys, "was moved by `backup --move`", "client", base / "m1")
     fails(capsys, "was moved already", "backup", base / "m1", base / "again")
-    fails(capsys, "is there already", "restore", base / "copy", base / "m2")
+    fails(capsys, "exists already", "restore", base / "copy", base / "m2")
     do("restore", base / "copy", base / "new")
     folder = MemberFolder(base / "new")
     ledger_of(folder).join(folder.agreement().digest, 0, 0, limit=4)
@@ -201,8 +201,8 @@ def test_a_damaged_copy_or_none_is_refused_and_a_server_that_was_restored_releas
     do("backup", base / "m0", base / "copy")
     (base / "copy" / "ledger.jsonl").write_text("")
     fails(capsys, "missing or damaged", "restore", base / "copy", base / "other")
-    fails(capsys, "is no copy", "restore", base / "m0", base / "other")
-    fails(capsys, "is no folder of a federation", "backup", base, base / "other")
+    fails(capsys, "is not a complete copy", "restore", base / "m0", base / "other")
+    fails(capsys, "is not the folder of a federation", "backup", base, base / "other")
     assert not (base / "other").exists()
     checkpoint = trial / "run" / "checkpoint"
     checkpoint.mkdir(parents=True)

@@ -66,7 +66,7 @@ MISTAKES = {
     ),
     "the stated guarantee is not computed again": (
         "federation/agreed_run.py",
-        "        _check_guarantee(agreement.guarantee, agreed.guarantee())\n",
+        "        _check_guarantee(agreement.guarantee, run.guarantee())\n",
         "",
         f"{COMMAND}::test_an_operator_does_not_sign_what_does_not_hold",
     ),
@@ -120,14 +120,14 @@ MISTAKES = {
     ),
     "what opens one half of an envelope opens the other": (
         "federation/secagg/masks.py",
-        "return both[:KEY_BYTES], both[KEY_BYTES:]",
-        "return both[:KEY_BYTES], both[:KEY_BYTES]",
+        "return key_pair[:KEY_BYTES], key_pair[KEY_BYTES:]",
+        "return key_pair[:KEY_BYTES], key_pair[:KEY_BYTES]",
         "secagg/test_what_a_server_learns.py::test_a_hostile_server_learns_one_sum_at_most",
     ),
     "the commitment gives the mask away": (
         "federation/secagg/secure_client.py",
-        "        _, own = self.attempt.expand_seed(self.place, self._seed)\n        words",
-        "        own, _ = self.attempt.expand_seed(self.place, self._seed)\n        words",
+        "        _, own_mask = self.attempt.expand_seed(self.place, self._seed)\n        words",
+        "        own_mask, _ = self.attempt.expand_seed(self.place, self._seed)\n        words",
         f"{LIARS}::test_nothing_public_takes_the_mask_off",
     ),
     "a sum that cannot be is released": (
@@ -163,7 +163,7 @@ MISTAKES = {
     ),
     "a ledger that lost attempts goes on": (
         "federation/client_ledger.py",
-        "if any(count[federation] < known for federation, known in self._count.items()):",
+        "if any(count[federation] < before for federation, before in self._count.items()):",
         "if False:",
         f"{FOUNDATIONS}::test_a_ledger_that_lost_attempts_is_refused",
     ),

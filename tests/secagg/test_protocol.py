@@ -99,7 +99,7 @@ def test_a_second_list_and_a_second_reveal_are_refused():
     lab.total()
     signatures = dict(lab.said)["sign"]
     for stage, message in (("reveal", signatures), ("sign", tuple(range(5))), ("reveal", signatures)):
-        with pytest.raises(ProtocolError, match="out of order or was asked twice"):
+        with pytest.raises(ProtocolError, match="out of order or repeated"):
             getattr(lab.clients[0], stage)(message)
 
 
@@ -186,7 +186,7 @@ def test_an_envelope_of_nobody_who_could_send_one_is_refused():
     lab = Lab(terms_for(5), values_for(5))
     keys = dict(lab.ask("advertise", dict.fromkeys(range(5))))
     sent = lab.ask("share", dict.fromkeys(keys, keys))
-    with pytest.raises(ProtocolError, match="who is no neighbour, or advertised no keys"):
+    with pytest.raises(ProtocolError, match="a client that is not a neighbour, or advertised no keys"):
         lab.clients[0].open({7: sent[1][0]})
 
 
@@ -404,7 +404,7 @@ def test_a_secret_comes_back_from_any_threshold_of_shares(threshold, holders):
 def test_a_wrong_share_is_noticed():
     shares = split_secret(bytes(32), range(1, 6), threshold=3)
     shares[1] = (shares[1] + PRIME // 7) % PRIME
-    with pytest.raises(ProtocolError, match="do not fit together"):
+    with pytest.raises(ProtocolError, match="are inconsistent"):
         combine_shares(shares, threshold=3)
 
 

@@ -24,10 +24,10 @@ Folder = Annotated[Path, tyro.conf.Positional]
 class BackupCommand:
     """Copy the folder of a federation or of a member, with digests of its files; programs may be running.
 
-    usage: rrcluster federation backup FOLDER COPY. What a member joined, or a server released, after the copy was made
-    is not in it, so a restored copy takes no part in trainings that it has signed: their whole cost counts. To use a
-    folder on another machine stop its program and add --move: then the copy goes on, and the original refuses. Keep the
-    copy as secret as the folder: it has its keys.
+    usage: rrcluster federation backup FOLDER COPY. The copy lacks whatever a member joins, or a server releases, after
+    it was made, so a restored copy takes no part in trainings that it has signed: their whole cost counts. To move a
+    folder to another machine, stop its program and add --move: then the copy continues, and the original refuses. Keep
+    the copy as secret as the folder: it contains the keys.
 
     rrcluster federation backup north /backup/north-2026-11-19
 
@@ -37,14 +37,14 @@ class BackupCommand:
     folder: Folder = Path()
     """What is copied."""
     copy: Folder = Path()
-    """Where to; a folder that is not there yet."""
+    """Target folder, which must not exist yet."""
     move: bool = False
-    """The copy takes the original's place."""
+    """The copy replaces the original, which refuses from then on."""
 
 
 @dataclass(frozen=True)
 class RestoreCommand:
-    """Make a folder from a copy that `backup` made. Each copy can be restored once: two would spend one budget twice.
+    """Restore a folder from a copy made by `backup`. Each copy can be restored once: two would spend one budget twice.
 
     rrcluster federation restore /backup/north-2026-11-19 north --nothing-signed-since
     """
@@ -52,25 +52,25 @@ class RestoreCommand:
     copy: Folder = Path()
     """The copy."""
     folder: Folder = Path()
-    """The folder to be made."""
+    """The folder to create."""
     nothing_signed_since: bool = False
-    """Of a member's copy: it has signed no training after the copy was made, whose cost nothing here would know."""
+    """Confirm that the member signed no training since the copy was made: the copy would not know its cost."""
 
 
 def backup(arguments: list[str]) -> int:
     """Run `backup`."""
     command = parse(BackupCommand(), arguments, prog="rrcluster federation backup")
     if not any((command.folder / name).exists() for name in ("identity.key", "federation.json")):
-        raise ConfigError(f"{command.folder} is no folder of a federation or of a member; name one, and where to copy.")
+        raise ConfigError(f"{command.folder} is not the folder of a federation or of a member; give one, and a target.")
     if (command.folder / MOVED).exists():
         raise ConfigError(f"{command.folder} was moved already; back up the folder that was restored from it.")
-    lock = FolderLock(command.folder / "daemon.lock") if command.move else None  # no daemon runs
+    lock = FolderLock(command.folder / "daemon.lock") if command.move else None  # no daemon may run
     names = _copied(command.folder, command.copy, leave=() if command.move else ("checkpoint",))
     if command.move:
         write_json(command.folder / MOVED, {"to": str(command.copy)})
     write_json(command.copy / _LIST, {"moved": command.move, "files": names})
-    del lock  # which releases it, as an error does
-    say(f"{command.copy}: {len(names)} files. It has keys: keep it to yourself.")
+    del lock  # deleting it releases the lock, as an error does
+    say(f"{command.copy}: {len(names)} files. It contains keys: keep it secret.")
     return 0
 
 
@@ -78,11 +78,11 @@ def restore(arguments: list[str]) -> int:
     """Run `restore`."""
     command = parse(RestoreCommand(), arguments, prog="rrcluster federation restore")
     if (command.copy / _USED).exists():
-        raise ConfigError(f"{command.copy} was restored before, and two folders of one budget would spend it twice.")
+        raise ConfigError(f"{command.copy} was restored before; two folders with one budget would spend it twice.")
     if not (command.copy / _LIST).exists():
-        raise ConfigError(f"{command.copy} is no copy that `rrcluster federation backup` made, or not a whole one.")
+        raise ConfigError(f"{command.copy} is not a complete copy made by `rrcluster federation backup`.")
     if command.folder == Path() or command.folder.exists():
-        raise RunFolderError(f"{command.folder} is there already; name a folder that is not: nothing is overwritten.")
+        raise RunFolderError(f"{command.folder} exists already; give a new folder: nothing is overwritten.")
     about = read_mapping(command.copy / _LIST)
     there = {name: sha256(path.read_bytes()).hexdigest() for name, path in _files(command.copy) if name != _LIST}
     if there != about.get("files"):
@@ -93,26 +93,26 @@ def restore(arguments: list[str]) -> int:
             "--nothing-signed-since if that is nothing, or enrol as a new member."
         )
     with explain_write(command.copy):
-        (command.copy / _LIST).rename(command.copy / _USED)  # before anything else: better none than two
+        (command.copy / _LIST).rename(command.copy / _USED)  # first of all: no restored folder is better than two
     _copied(command.copy, command.folder, leave=(_USED,))
     if (command.folder / "ledger.jsonl").exists() and not about.get("moved"):
         seal(command.folder / "ledger.jsonl")
-        say("Trainings that it had signed count in whole, and it takes no part in them any more.")
+        say("Trainings that it had signed count in full, and it can no longer take part in them.")
     say(f"{command.folder}: restored. Check it: rrcluster federation check {command.folder}")
     return 0
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every regular file with its name in the folder; no sockets, links and locks."""
+    """Every regular file and its name in the folder, without sockets, links and locks."""
     for path in sorted(folder.rglob("*")):
         if stat.S_ISREG(path.lstat().st_mode) and path.suffix != ".lock" and path.name != "lock":
             yield str(path.relative_to(folder)), path
 
 
 def _copied(source: Path, target: Path, *, leave: tuple[str, ...]) -> dict[str, str]:
-    """Copy all but what is in folders, or files, of these names; the digests of what was copied."""
+    """Copy everything except folders and files of these names; returns the digests of the copied files."""
     if target == Path() or target.exists():
-        raise RunFolderError(f"{target} is there already; name a folder that is not.")
+        raise RunFolderError(f"{target} exists already; give a new folder.")
     digests = {}
     with explain_write(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`rrcluster federation check` and `status`: what is in order, and where a training stands."""
+"""`rrcluster federation check` and `status`: a checklist of a folder, and the progress of a training."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ from rrcluster.privacy.cost import epsilon_text
 if TYPE_CHECKING:
     from rrcluster.federation.readiness import CheckLine
 
-_SECONDS, _LONGEST = 10.0, 10_000  # of a daemon's answer
+_SECONDS, _LONGEST = 10.0, 10_000  # a daemon's answer: seconds and bytes
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class CheckCommand:
     port: int | None = None
     """Also check that this port of the server can be used."""
     members: Path | None = None
-    """Also ask the daemons in this folder of members' folders whether they answer, and what their clocks say."""
+    """Also ask the daemons of the members' folders in this folder for an answer and their clock."""
     json: bool = False
     """Print the list as JSON."""
 
 
 @dataclass(frozen=True)
 class StatusCommand:
-    """Where a training stands: the round, who answered last, what has been spent.
+    """The progress of a training: the round, who answered last, the budget spent.
 
     rrcluster federation status trial
 
@@ -90,13 +90,13 @@ def status(arguments: list[str]) -> int:
     """Run `status`."""
     command = parse_with_folder(StatusCommand(), arguments, "status")
     if _of_member(command.folder):
-        told = _member_status(MemberFolder(command.folder))
+        figures = _member_status(MemberFolder(command.folder))
     else:
-        told = _server_status(FederationFolder(command.folder))
+        figures = _server_status(FederationFolder(command.folder))
     if command.json:
-        print_json(told)
+        print_json(figures)
         return 0
-    for name, value in told.items():
+    for name, value in figures.items():
         text = ", ".join(value) if isinstance(value, list) else epsilon_text(value) if type(value) is float else value
         sys.stdout.write(f"{name}: {text}\n")
     return 0
@@ -110,22 +110,24 @@ def _of_member(folder: Path) -> bool:
 
 
 def _server_status(folder: FederationFolder) -> dict[str, Any]:
-    agreement, told = folder.agreement(), dict[str, Any]()
+    agreement, lines = folder.agreement(), dict[str, Any]()
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.metrics import server_figures
 
-    folder.cost()  # refuses a run folder that disagrees with itself
-    noted, plan = folder.status(), AgreedRun.build(agreement, trains=False).plan  # checks what the agreement states
+    folder.cost()  # refuses an inconsistent run folder
+    noted, plan = folder.status(), AgreedRun.build(agreement, trains=False).plan  # recomputes the agreement's numbers
     figures = server_figures(agreement, folder.run, plan.sampler.expected_size, noted)
-    told |= {"federation": agreement.name, "mode": agreement.mode, "members": len(agreement.members)}
-    told |= {"round": f"{figures['rounds_done']} of {figures['rounds_planned']}"}
-    told |= {name: figures[name.replace(" ", "_")] for name in ("releases charged", "releases allowed", "reserve left")}
-    told |= {"epsilon of the whole training": plan.epsilon(), "finished": figures["finished"]}
+    lines |= {"federation": agreement.name, "mode": agreement.mode, "members": len(agreement.members)}
+    lines |= {"round": f"{figures['rounds_done']} of {figures['rounds_planned']}"}
+    lines |= {
+        name: figures[name.replace(" ", "_")] for name in ("releases charged", "releases allowed", "reserve left")
+    }
+    lines |= {"epsilon of the whole training": plan.epsilon(), "finished": figures["finished"]}
     if noted:
-        told["last message"] = f"{noted.get('stage')}, {max(0, round(time.time()) - int(noted.get('at', 0)))} s ago"
+        lines["last message"] = f"{noted.get('stage')}, {max(0, round(time.time()) - int(noted.get('at', 0)))} s ago"
     if "answered" in noted:
-        told["answered it"] = noted["answered"]
-    return told
+        lines["answered it"] = noted["answered"]
+    return lines
 
 
 def _member_status(folder: MemberFolder) -> dict[str, Any]:
@@ -137,6 +139,6 @@ def _member_status(folder: MemberFolder) -> dict[str, Any]:
         "federation": agreement.name,
         "attempts joined": ledger_of(folder).joined(agreement.digest),
         "attempts allowed": agreement.guarantee["num_releases"],
-        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),  # under its own signature
+        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),  # as signed
         "models here": (folder.path / "released" / "models.safetensors").exists(),
     }

@@ -1,4 +1,4 @@
-"""`rrcluster federation demo`: a whole federation on this machine, each member a process of its own."""
+"""`rrcluster federation demo`: a whole federation on this machine, one process per member."""
 
 import contextlib
 import io
@@ -43,7 +43,7 @@ class DemoCommand:
     members: int = 5
     """Members, one process each."""
     clients: int = 200
-    """Clients that each hosts."""
+    """Clients per member."""
     rounds: int = 5
     """Rounds."""
     epsilon: float = 4.0
@@ -72,7 +72,7 @@ def _demo(command: DemoCommand, base: Path) -> int:
     for name in names:
         federation(["join", str(base / name), "--name", name, "--clients", str(command.clients)])
     federation(["accept", str(trial), *(str(base / name / "request.json") for name in names), "--close"])
-    with contextlib.redirect_stdout(io.StringIO()):  # every member reads what was shown above
+    with contextlib.redirect_stdout(io.StringIO()):  # every member would print the agreement again
         for name in names:
             federation(["sign", str(base / name), str(trial / "agreement.json"), "--yes"])
     with running_daemons([base / name for name in names]):
@@ -84,19 +84,19 @@ def _demo(command: DemoCommand, base: Path) -> int:
 
 @contextlib.contextmanager
 def running_daemons(folders: list[Path], *, seconds: float = 120.0) -> Iterator[list[Process]]:
-    """The daemons of these members, each in a process of its own; stopped on leaving."""
+    """The daemons of these members, each in its own process; stopped on leaving."""
     program = ("rrcluster", "federation", "client")
-    started = [start_module(*program, str(folder), log=folder / "daemon.log") for folder in folders]
+    processes = [start_module(*program, str(folder), log=folder / "daemon.log") for folder in folders]
     try:
         deadline = time.monotonic() + seconds
-        for folder, process in zip(folders, started, strict=True):
+        for folder, process in zip(folders, processes, strict=True):
             while not (folder / "daemon.sock").exists():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise WorkerError(
                         f"the daemon of {folder} did not start; run `rrcluster federation client {folder}`."
                     )
                 time.sleep(0.05)
-        say(f"{len(started)} daemons are listening.")
-        yield started
+        say(f"{len(processes)} daemons are listening.")
+        yield processes
     finally:
-        stop_processes(started)
+        stop_processes(processes)

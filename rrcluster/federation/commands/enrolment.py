@@ -26,7 +26,7 @@ class InitCommand:
     """Start a federation: a folder with the draft of the agreement, an empty roster, a certificate authority.
 
     usage: rrcluster federation init FOLDER SETTINGS.yaml [OPTIONS], and later: init FOLDER --close. SETTINGS.yaml has
-    one `setting: value` per line, as for `rrcluster run`. `data: members` means that every member brings its own: then
+    one `setting: value` per line, as for `rrcluster run`. With `data: members` every member supplies its own data: then
     the settings declare what all tables share (features, target, classes or regression, categories, scale, missing), or
     --input-shape and --num-classes describe arrays. The name of a dataset instead makes a rehearsal.
 
@@ -40,17 +40,17 @@ class InitCommand:
     settings: Annotated[Path | None, tyro.conf.Positional] = None
     """YAML file of settings."""
     name: str | None = None
-    """Name of this training; default: that of the folder. Another training of the same members needs another one."""
+    """Name of this training; default: the folder's. Every training of the same members needs a new name."""
     mode: Literal["plain", "secure"] = "secure"
-    """secure: the server sees sums alone, with noise made by the members; plain: it is trusted with raw reports."""
+    """secure: the server sees only sums, with noise from the members; plain: it is trusted with raw reports."""
     least_honest: int = 0
-    """secure: members whose noise every sum must hold; the noise of each is calibrated to it."""
+    """secure: the number of members whose noise every sum must contain; each member's noise is calibrated to it."""
     most_colluders: int = 0
-    """secure: members that may work for the server without anybody's data being at risk."""
+    """secure: the number of members that may collude with the server without risk to anybody's data."""
     least_members: int = 0
-    """plain: members that must be connected in a round; fewer, and it is not charged; default: more than half."""
+    """plain: members that must be connected; with fewer, a round is not charged; default: more than half."""
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
-    """Names and addresses under which members reach the server: for its certificate."""
+    """Names and addresses of the server, for its certificate."""
     input_shape: tuple[int, ...] = ()
     """data: members, as arrays: shape of one sample."""
     num_classes: int | None = None
@@ -66,8 +66,8 @@ class EnrolCommand:
     """Enrol a member, or sign; at the server, add requests and signatures.
 
     A member's operator: rrcluster federation enrol MEMBER --name NAME --clients N makes keys and request.json, which
-    goes to the server's operator. Later: enrol MEMBER --agree agreement.json shows what was agreed, checks that the
-    settings give the guarantee they state, and signs (consent.json). At the server: enrol FOLDER --accept REQUEST ...
+    goes to the server's operator. Later: enrol MEMBER --agree agreement.json shows the agreement, checks that its
+    settings give the guarantee it states, and signs (consent.json). At the server: enrol FOLDER --accept REQUEST ...
     and enrol FOLDER --consent CONSENT ...
 
     rrcluster federation enrol north --name north --clients 200 --lifetime-epsilon 8
@@ -78,23 +78,23 @@ class EnrolCommand:
     """
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
-    """The member's folder, or at the server that of the federation."""
+    """The member's folder; at the server, the federation's."""
     name: str | None = None
-    """Name of the member, public."""
+    """Public name of the member."""
     clients: int | None = None
-    """How many clients the member hosts at most, over all rounds: a public constant."""
+    """The most clients the member hosts over all rounds: a public constant."""
     lifetime_epsilon: float | None = None
-    """Refuse to sign a training that brings the clients above this epsilon, all trainings together."""
+    """Refuse to sign a training that would bring the epsilon of all trainings together above this."""
     agree: Path | None = None
     """Sign this agreement."""
     yes: bool = False
     """Sign without asking."""
     accept: tuple[Path, ...] = ()
-    """At the server: add these requests to the roster; or keep these signatures."""
+    """At the server: add these requests to the roster, or these signatures."""
     consent: tuple[Path, ...] = ()
-    """At the server: the same for signatures. Daemons show theirs when rounds begin, so files are rarely needed."""
+    """At the server: add these signatures. Daemons present theirs when rounds begin, so files are rarely needed."""
     close: bool = False
-    """At the server: then close the roster, as `init --close`, and check the folder."""
+    """At the server: then close the roster, like `init --close`, and check the folder."""
 
 
 def init(arguments: list[str]) -> int:
@@ -120,8 +120,8 @@ def init(arguments: list[str]) -> int:
     return 0
 
 
-def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str, Any], SampleShape]:
-    """The settings of the draft, and what samples look like."""
+def _settings(options: Mapping[str, Any], command: InitCommand) -> tuple[dict[str, Any], SampleShape]:
+    """The settings of the draft, and the shape of samples."""
     from rrcluster.federation.agreed_settings import MEMBERS, check_settings, register_members, table_shape
     from rrcluster.runs.config import from_flat
 
@@ -133,8 +133,8 @@ def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str,
     if command.mode == "secure" and command.least_members:
         raise ConfigError("--least-members is about mode = plain; secure has --least-honest and --most-colluders.")
     register_members()
-    columns = {name: value for name, value in given.items() if FIELDS.get(name) == "columns"}
-    settings = {name: value for name, value in given.items() if name not in columns}
+    columns = {name: value for name, value in options.items() if FIELDS.get(name) == "columns"}
+    settings = {name: value for name, value in options.items() if name not in columns}
     if "data" not in settings:
         raise ConfigError(f"the settings need data: {MEMBERS} (every member brings its own), or a dataset's name.")
     if not settings.keys() & {"participation", "sample_rate", "slots"} and settings.get("mechanism") in (None, "joint"):
@@ -177,7 +177,7 @@ def _close(folder: FederationFolder) -> int:
 
 
 def enrol(arguments: list[str]) -> int:
-    """Run `enrol`."""
+    """Run `enrol`, `join`, `accept` or `sign`."""
     command = parse_with_folder(EnrolCommand(), arguments, "enrol")
     if command.accept or command.consent:
         return _collect(command)
@@ -194,9 +194,12 @@ def enrol(arguments: list[str]) -> int:
 
 
 def _collect(command: EnrolCommand) -> int:
-    """At the server: requests and consents."""
-    folder, given = FederationFolder(command.folder), [read_sent(path) for path in (*command.accept, *command.consent)]
-    for facts in given:
+    """At the server: add requests and consents."""
+    folder, documents = (
+        FederationFolder(command.folder),
+        [read_sent(path) for path in (*command.accept, *command.consent)],
+    )
+    for facts in documents:
         if "signature" in facts:
             say(f"{folder.add_consent(facts).name} has signed.")
             continue
@@ -208,7 +211,7 @@ def _collect(command: EnrolCommand) -> int:
 
         _close(folder)
         check([str(folder.path)])
-    if any("signature" in facts for facts in given):
+    if any("signature" in facts for facts in documents):
         missing = folder.missing_consents(folder.agreement())
         done = f"Everybody has signed. Next: rrcluster federation serve {folder.path}"
         say(f"Still missing: {', '.join(missing)}" if missing else done)
@@ -216,7 +219,7 @@ def _collect(command: EnrolCommand) -> int:
 
 
 def _agree(command: EnrolCommand, path: Path) -> int:
-    """A member's operator reads, checks and signs."""
+    """At a member: show the agreement, check it and sign it."""
     folder = MemberFolder(command.folder)
     folder.identity()
     agreement = Agreement.read(path)
@@ -238,14 +241,14 @@ def _agree(command: EnrolCommand, path: Path) -> int:
 
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("nobody is there to ask; read the agreement, then sign it with --yes.")
+        raise ConfigError("no terminal to ask on; read the agreement, then sign it with --yes.")
     sys.stderr.write("Sign this? Compare the digest with the server's operator, then type yes: ")
     sys.stderr.flush()
     return sys.stdin.readline().strip() == "yes"
 
 
 def show_agreement(agreed: "AgreedRun") -> None:
-    """What an operator reads before signing."""
+    """The agreement as an operator reads it before signing."""
     agreement, guarantee = agreed.agreement, agreed.guarantee()
     write = sys.stdout.write
     write(f"{agreement.name}, mode {agreement.mode}: {len(agreement.members)} members, digest\n")
@@ -260,4 +263,4 @@ def show_agreement(agreed: "AgreedRun") -> None:
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
-        write("  A rehearsal: the noise is seeded, and protects nobody.\n")
+        write("  A rehearsal: its noise is seeded and protects nobody.\n")

@@ -1,4 +1,4 @@
-"""`rrcluster federation client`: a member's daemon, and what its clients do with the models afterwards.
+"""`rrcluster federation client`: a member's daemon, and the use of the models afterwards.
 
 And `rrcluster federation node`, which connects that daemon to the server.
 """
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 Flag = tyro.conf.arg
-_KEPT = ("data", "client_column", "test_share", "engine", "device", "server")  # for the next start
+_KEPT = ("data", "client_column", "test_share", "engine", "device", "server")  # options remembered for the next start
 
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """A member's daemon on its own data, behind a Unix socket that the operator alone may open.
+    """A member's daemon on its own data, behind a Unix socket that only the operator may open.
 
     usage: rrcluster federation client MEMBER [OPTIONS]. It answers what the operator signed and nothing else, until it
-    is stopped (Ctrl-C, SIGTERM). With --client-column the daemon hosts many clients, the patients of a hospital say:
-    each is protected for itself. Data, engine and device are kept for the next start. Examples:
+    is stopped (Ctrl-C, SIGTERM). With --client-column the daemon hosts many clients, such as a hospital's patients:
+    each of them is protected. Data, engine and device are remembered for the next start. Examples:
 
     rrcluster federation client north --data patients.csv --client-column patient
 
@@ -52,39 +52,39 @@ class ClientCommand:
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """The member's folder."""
     data: Annotated[str | None, Flag(metavar="FILE|MODULE:FUNCTION")] = None
-    """The member's own data; not in a rehearsal on a dataset, of which every member gets its part."""
+    """The member's own data; leave it out in a rehearsal, where every member gets a part of the dataset."""
     client_column: str | None = None
     """Column that names the client of a row."""
     test_share: float = 0.0
-    """Share of every client's rows that is not trained on."""
+    """Share of every client's rows to leave out of training."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = ()
     """Parquet: the kind of every column that is not text, where it was not agreed on (number, boolean, date, list)."""
     engine: Literal["auto", "batched", "reference"] = "auto"
-    """How clients are run: auto is reference, one client at a time. Clients of a rehearsal may also run batched:
+    """How clients are computed: auto is reference, one client at a time. In a rehearsal they may also run batched:
     together, which is faster, and lets their last bits depend on each other, so that no guarantee covers it."""
     device: str = "auto"
     """auto, cpu or cuda."""
     socket: Path | None = None
-    """Where to listen; default: daemon.sock in the member's folder."""
+    """Socket to listen on; default: daemon.sock in the member's folder."""
     server: str = ""
-    """Also connect the daemon to the server at host:port, as `rrcluster federation node` does, in a process of its own;
-    kept for the next start."""
+    """Also connect the daemon to the server at host:port, as `rrcluster federation node` does, in a separate process;
+    remembered for the next start."""
     log: Path | None = None
-    """File for what was refused and why; default: the terminal."""
+    """Log file of refusals and their reasons; default: the terminal."""
     withdraw: tuple[str, ...] = ()
-    """Clients that take no part any more, by name; the daemon may be running."""
+    """Names of clients that no longer take part; the daemon may be running."""
     fetch: bool = False
-    """Assign the member's clients to the released models, here: a table in --out."""
+    """Assign the member's clients to the released models, locally: a table in --out."""
     models: Path | None = None
-    """--fetch: a run folder with the models; default: what the server has sent."""
+    """--fetch: a run folder with the models; default: the models sent by the server."""
     out: Path | None = None
-    """--fetch: the table to write, readable by you alone. Without --fetch: as soon as the server sends the models."""
+    """--fetch: the table to write, readable by you alone. Without --fetch: written when the server sends the models."""
     personalise: Path | None = None
     """--fetch: also fit every client's model to its own rows, and write the weights to this file."""
 
     @property
     def columns(self) -> ColumnSettings:
-        """What is the member's own about its table."""
+        """The member's own options for its table."""
         return ColumnSettings(client=self.client_column, test_share=self.test_share, types=self.types)
 
 
@@ -95,7 +95,7 @@ def client(arguments: list[str]) -> int:
     agreement = folder.agreement()
     if command.withdraw:
         folder.withdraw(command.withdraw)
-        say(f"{len(command.withdraw)} clients take no part from the next round on; what was released stays released.")
+        say(f"{len(command.withdraw)} clients take no part from the next round on; earlier releases stay released.")
         return 0
     if command.fetch:
         return _fetch(folder, command)
@@ -132,9 +132,7 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
             keep(models)
             try:
                 _assign(folder, command, daemon.data)
-            except (
-                Exception
-            ) as error:  # the models are there, and what became of the table is no matter of the server's
+            except Exception as error:  # the models arrived; the server need not know that the table failed
                 logging.getLogger("rrcluster").warning("no table was written, use --fetch: %s", error)
 
         daemon.keep = keep_and_assign
@@ -145,7 +143,7 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
 
 @contextlib.contextmanager
 def _connected(folder: MemberFolder, server: str, path: Path) -> Iterator[None]:
-    """With a node that hands the server's messages to the daemon, where one is asked for."""
+    """With a node that passes the server's messages to the daemon, if one is requested."""
     if not server:
         yield
         return
@@ -162,12 +160,12 @@ def _connected(folder: MemberFolder, server: str, path: Path) -> Iterator[None]:
 
 
 def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
-    """The command with what was given at an earlier start, where it is not given now; kept for the next one."""
-    kept = folder.settings().get("daemon", {})
-    given = {name: getattr(command, name) for name in _KEPT if getattr(command, name) != getattr(ClientCommand(), name)}
-    if given:
-        folder.change_settings(daemon={**kept, **given})
-    return replace(command, **{name: value for name, value in {**kept, **given}.items() if name in _KEPT})
+    """The command with options remembered from earlier starts; given options replace them and are remembered."""
+    remembered = folder.settings().get("daemon", {})
+    new = {name: getattr(command, name) for name in _KEPT if getattr(command, name) != getattr(ClientCommand(), name)}
+    if new:
+        folder.change_settings(daemon={**remembered, **new})
+    return replace(command, **{name: value for name, value in {**remembered, **new}.items() if name in _KEPT})
 
 
 def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
@@ -182,7 +180,7 @@ def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
 
 
 def _assign(folder: MemberFolder, command: ClientCommand, data: "FederatedData | None") -> None:
-    """Write which model is whose, and with --personalise each client's own."""
+    """Write each client's cluster and, with --personalise, each client's own model."""
     from rrcluster.runs.load import assign, load
 
     assert command.out is not None
@@ -200,8 +198,8 @@ def _assign(folder: MemberFolder, command: ClientCommand, data: "FederatedData |
         from rrcluster.runs.load import personalise
 
         local = folder.agreement().settings
-        own = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])
-        write_personal(command.personalise, own)
+        personal = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])
+        write_personal(command.personalise, personal)
         say(f"{command.personalise}: weights of every client's own model, in the order of the table")
 
 
@@ -219,9 +217,9 @@ def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData"
 class NodeCommand:
     """Connect a member's daemon to the server over Flower, beside `rrcluster federation client`.
 
-    It fetches messages, hands them to the daemon and returns its answers, until it is stopped (Ctrl-C, SIGTERM). It
-    reads no data, opens no port, runs no code that the server sends, and comes back by itself after a failure of the
-    network or of the server. Example:
+    It fetches messages, passes them to the daemon and returns its answers, until it is stopped (Ctrl-C, SIGTERM). It
+    reads no data, opens no port, runs no code from the server, and reconnects after failures of the network or the
+    server. Example:
 
     rrcluster federation node north --server trial.example.org:9092
     """
@@ -233,9 +231,9 @@ class NodeCommand:
     ca: Path | None = None
     """Certificate of the federation's authority; default: ca.pem in the member's folder."""
     socket: Path | None = None
-    """Where the daemon listens; default: daemon.sock in the member's folder."""
+    """The daemon's socket; default: daemon.sock in the member's folder."""
     poll_seconds: float = 1.0
-    """Seconds between two questions for messages."""
+    """Seconds between two polls for messages."""
     parent: int | None = None
     """Also stop when this process, which started the node, ends."""
 
@@ -250,7 +248,7 @@ def node(arguments: list[str]) -> int:
 
     ca = command.ca or command.folder / "ca.pem"
     if not ca.exists():
-        raise ConfigError(f"{ca} is not there; sign the agreement, which writes it, or give --ca.")
+        raise ConfigError(f"{ca} is missing; sign the agreement, which writes it, or give --ca.")
     MemberFolder(command.folder).check_authority(ca)
     with stop_signals(command.parent) as stop:
         pipe = FleetNode(

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rrcluster.runs.run import Running
     from rrcluster.types import Models
 
-_AWAITED = 60.0  # seconds in which members may come to get the models
-MOST_FAILURES = 3  # of a round, each after it was charged
-GIVEN_UP = 3  # exit status, after which a supervisor should not start it again
+_AWAITED = 60.0  # seconds to wait for members that fetch the models
+MOST_FAILURES = 3  # failed attempts at one round, each charged
+GIVEN_UP = 3  # exit status for supervisors: do not restart
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class ServeCommand:
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of the federation."""
     transport: Annotated[str, tyro.conf.arg(help_behavior_hint=TRANSPORTS.hint)] = "flower"
-    """How members are reached: local, by sockets on this machine; flower, over a network."""
+    """Transport to the members: local, sockets on this machine; flower, a network."""
     members: Path | None = None
-    """local: the folder in which the members' folders are, each under the member's name."""
+    """local: the folder that contains each member's folder, under the member's name."""
     address: str | None = None
-    """flower: where members connect to, host:port; default: port 9092 of this machine's loopback interface."""
+    """flower: address that members connect to, host:port; default: port 9092 on the loopback interface."""
     seconds: float = 600.0
-    """Deadline of every message: who has not answered by then is out of the round."""
+    """Deadline of every message; members that have not answered by then are out of the round."""
     without: tuple[str, ...] = ()
-    """Members to leave out of the rounds, by name: those that a failed round named."""
+    """Names of members to leave out, such as those that a failed round named."""
     out: Path | None = None
     """Run folder; default: run/ in the federation's folder."""
     adopt: bool = False
-    """Go on in a copy of the run folder. What it and the original release adds up."""
+    """Continue in a copy of the run folder. The releases of the copy and the original add up."""
     again: bool = False
-    """Attempt a round again that failed three times after it was charged."""
+    """Retry a round that failed three times after it was charged."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
-    """Warnings alone, no line for every round."""
+    """Print warnings only, not a line per round."""
 
 
 def serve(arguments: list[str]) -> int:
@@ -76,45 +76,45 @@ def serve(arguments: list[str]) -> int:
     most = max(member.num_clients for member in agreement.members)
     longest = longest_answer(agreed.plan.mechanism, most, len(agreement.members))
     reach = Reach(folder, agreement, command.seconds, longest, command.members, command.address)
-    public = agreed.plan.event.sample_rate == 1  # who takes part
+    public = agreed.plan.event.sample_rate == 1  # whether participation is public
     with say_warnings(), open_transport(command.transport, reach) as transport:
         size = agreed.plan.sampler.expected_size
         attended = Attended(transport, folder, agreement, names=public, run=run, expected=size)
         finished = (run / "models.safetensors").exists()
-        asked = replace(attended, without=without)
-        models = _released(run) if finished else _rounds(command, agreed, asked, run)
+        without_members = replace(attended, without=without)
+        models = _released(run) if finished else _rounds(command, agreed, without_members, run)
         have = hand_out(agreement, attended, models, patience=min(command.seconds, _AWAITED), without=without)
     say(f"Finished: {run}. {len(have)} of {len(agreement.members)} members have the models.")
     say(f"  rrcluster report {run}    tables, figures and a page")
     if lacking := [m.name for place, m in enumerate(agreement.members) if place not in {*have, *without}]:
-        raise RoundError(f"{', '.join(lacking)} do not have the models; start their daemons, then serve again.")
+        raise RoundError(f"{', '.join(lacking)} do not have the models yet; start their daemons, then serve again.")
     return 0
 
 
 def _places(agreement: "Agreement", names: tuple[str, ...]) -> frozenset[int]:
-    """The places of these members; ConfigError for a name that none of them has."""
+    """The places of these members; ConfigError for an unknown name."""
     places = {member.name: place for place, member in enumerate(agreement.members)}
     if unknown := set(names) - set(places):
-        raise ConfigError(f"without = {', '.join(sorted(unknown))} is no member; they are {', '.join(places)}.")
+        raise ConfigError(f"without = {', '.join(sorted(unknown))} is not a member; members are {', '.join(places)}.")
     return frozenset(places[name] for name in names)
 
 
 def _released(run: Path) -> "Models":
-    """The models of a training that has finished, to be sent again to members that were away."""
+    """The released models of a finished training, to be sent again to members that were away."""
     from rrcluster.runs.load import load
 
-    say(f"{run}: this training has finished; its models are sent again.")
+    say(f"{run}: this training has finished; sending its models again.")
     return load(run).models
 
 
 def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> "Models":
-    """The models after the last round."""
+    """Run the rounds; the models after the last one."""
     from rrcluster.federation.deployment import Deployment, greet
     from rrcluster.runs.progress import watch
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
-    for place, (signature, _) in here.items():  # what a daemon shows is as good as the file
+    for place, (signature, _) in here.items():  # a signature from a daemon counts like the file
         folder.add_consent({"name": agreement.members[place].name, "signature": signature.hex()})
     if missing := folder.missing_consents(agreement):
         raise ConfigError(
@@ -150,7 +150,7 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
 
 
 def _give_up(running: "Running") -> NoReturn:
-    """End with a status of its own: every further attempt would spend a release."""
+    """End with a separate exit status: every further attempt would spend a release."""
     running.folder.release()
     say(
         f"error: this round was charged {running.failed_charges} times and failed each time. Find out why before it "
@@ -161,26 +161,29 @@ def _give_up(running: "Running") -> NoReturn:
 
 @dataclass
 class RoundReport:
-    """One line a round, and warnings. Made of releases, of the ledger, and of who answered where that is public."""
+    """Prints one line a round, and warnings.
+
+    Made of releases, the ledger, and answers where participation is public.
+    """
 
     running: "Running"
     folder: FederationFolder
-    public: bool  # who takes part
+    public: bool  # whether participation is public
     quiet: bool
-    _here: frozenset[str] | None = None  # who answered in the round before
-    _spent: int = 0  # releases of the reserve, until then
+    _here: frozenset[str] | None = None  # members that answered in the previous round
+    _spent: int = 0  # reserve releases spent so far
 
     def __call__(self, round_index: int, figures: Mapping[str, float]) -> None:
-        """After a round."""
+        """Print the line of a round."""
         plan = self.running.experiment.plan
         sizes = [value for name, value in figures.items() if name.startswith("released/size_")]
         spent = self.running.releases_charged - round_index - 1
         here = frozenset(self.folder.status().get("answered", ())) if self.public else None
         if not self.quiet:
             came = "" if here is None else f"{len(here)} members, "
-            left = f", {plan.num_releases - plan.num_rounds - spent} in reserve" if plan.reserve_rounds else ""
+            reserve = f", {plan.num_releases - plan.num_rounds - spent} in reserve" if plan.reserve_rounds else ""
             text = " ".join(f"{size:.0f}" for size in sizes)
-            say(f"round {round_index + 1}/{plan.num_rounds}: {came}sizes {text}{left}")
+            say(f"round {round_index + 1}/{plan.num_rounds}: {came}sizes {text}{reserve}")
         for warning in (self._thin(sum(sizes)), self._gone(here), self._reserve(spent)):
             if warning:
                 say(f"warning: round {round_index + 1}: {warning}")
@@ -205,7 +208,7 @@ class RoundReport:
 
 
 def _start(deployment: "Deployment", run: Path, *, adopt: bool) -> "Running":
-    """Start the run, or continue it; another run's folder is refused."""
+    """Start or continue the run; a folder with another run is refused."""
     from rrcluster.runs.run import resume, start
 
     experiment = deployment.experiment()

@@ -17,7 +17,7 @@ from rrcluster.privacy.cost import digits_up, epsilon_text
 
 @dataclass(frozen=True)
 class SheetCommand:
-    """What a training does with personal data, in words: what leaves, how often, who sees what, the worst case.
+    """A training's use of personal data, in words: what leaves, how often, who sees it, the worst case.
 
     rrcluster federation sheet agreement.json > sheet.md
     """
@@ -36,15 +36,15 @@ def sheet(arguments: list[str]) -> int:
 
 
 def sheet_text(agreement: Agreement) -> str:
-    """The sheet; every number is computed again, and an agreement that states others is refused."""
+    """The sheet; every number is recomputed, and an agreement with wrong ones is refused."""
     from rrcluster.federation.agreed_run import AgreedRun
 
     agreed = AgreedRun.build(agreement, trains=False)
-    stated, mechanism, k = agreed.guarantee(), agreed.plan.mechanism, agreed.num_models
-    epsilon, factor = stated["epsilon"], math.exp(stated["epsilon"])
+    guarantee, mechanism, k = agreed.guarantee(), agreed.plan.mechanism, agreed.num_models
+    epsilon, factor = guarantee["epsilon"], math.exp(guarantee["epsilon"])
     width = mechanism.coordinates.width if agreed.secure is None else agreed.secure.terms.width
     values = {
-        **stated,
+        **guarantee,
         "name": agreement.name,
         "digest": agreement.digest.hex(),
         "num_members": len(agreement.members),
@@ -53,9 +53,9 @@ def sheet_text(agreement: Agreement) -> str:
         "epsilon": epsilon_text(epsilon),
         "factor": f"{float(digits_up(factor, 3)):,.10g}",
         "certainty": f"{math.ceil(1000 * factor / (1 + factor)) / 10:.1f}%",
-        "delta": f"{digits_up(stated['delta'], 2):.1e}",
+        "delta": f"{digits_up(guarantee['delta'], 2):.1e}",
         "most_colluders": agreement.most_colluders,
-        "epsilon_members": epsilon_text(stated.get("epsilon_towards_members", epsilon)),
-        "rehearsal": "This is a rehearsal: its noise is seeded and protects nobody." if stated["rehearsal"] else "",
+        "epsilon_members": epsilon_text(guarantee.get("epsilon_towards_members", epsilon)),
+        "rehearsal": "This is a rehearsal: its noise is seeded and protects nobody." if guarantee["rehearsal"] else "",
     }
     return files("rrcluster.federation").joinpath("sheets", f"{agreement.mode}.md").read_text().format(**values)

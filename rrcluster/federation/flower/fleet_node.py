@@ -1,4 +1,4 @@
-"""A member's node: fetches messages from the server by Flower's Fleet API, and hands them to the member's daemon.
+"""A member's node: fetches messages over Flower's Fleet API and passes them to the member's daemon.
 
 Flower's own SuperNode runs the code that a server ships with every run, as a user who may read the member's data. This
 node speaks the same protocol and runs none of it: bytes go to the daemon's socket, and its answer goes back. The node
@@ -38,37 +38,39 @@ from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
 from rrcluster.federation.unix_socket import ask_socket
 
-HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
+HEARTBEAT = 10.0  # seconds, Flower's minimum; a killed node can be back after twice that
 _LOG = logging.getLogger("rrcluster")
 
 
 @dataclass(frozen=True)
 class FleetNode:
-    """The pipe between a server and one daemon."""
+    """The connection between a server and one daemon."""
 
     server: str  # host:port of the gate
-    ca: Path  # certificates that the server's must be signed by
+    ca: Path  # certificates that may sign the server's
     key: ec.EllipticCurvePrivateKey
     socket: Path  # the daemon's
     poll_seconds: float = 0.5
     retry_seconds: float = 3.0
 
     def run(self, stop: threading.Event) -> None:
-        """Stay connected until `stop` is set; whatever goes wrong is tried again."""
-        said = None
+        """Stay connected until `stop` is set; every failure is retried."""
+        last_error = None
         while not stop.is_set():
             try:
                 with self.client() as client:
                     self._stay(client, stop)
-                said = None
+                last_error = None
             except Exception as error:
-                if str(error) != said:  # once, not at every try
-                    said = str(error)
-                    _LOG.warning("no connection to %s, trying every %g s: %s", self.server, self.retry_seconds, said)
+                if str(error) != last_error:  # log each error once, not at every retry
+                    last_error = str(error)
+                    _LOG.warning(
+                        "no connection to %s, trying every %g s: %s", self.server, self.retry_seconds, last_error
+                    )
             stop.wait(self.retry_seconds)
 
     def client(self) -> Any:
-        """Of Flower's Fleet API, with the node's key."""
+        """A client of Flower's Fleet API with the node's key."""
         client = FleetHttpClient.from_server_address(
             self.server,
             insecure=False,
@@ -79,11 +81,11 @@ class FleetNode:
             ],
             retry_invoker=RetryInvoker(lambda: constant(0.5), httpx.TransportError, max_tries=3, max_time=10.0),
         )
-        client._client.follow_redirects = False  # a server could have the node call others in the member's network
+        client._client.follow_redirects = False  # a redirect could point into the member's network
         return client
 
     def activate(self, client: Any) -> Any:
-        """The number by which the SuperLink knows this key; an HTTP error if it is not in the roster."""
+        """The SuperLink's number for this node's key; an HTTP error if the key is not in the roster."""
         public = public_key_to_bytes(self.key.public_key())
         activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
         return Node(node_id=activated.node_id)
@@ -103,24 +105,24 @@ class FleetNode:
         finally:
             ended.set()
             beating.join()
-            with contextlib.suppress(Exception):  # the server notices anyhow, later
+            with contextlib.suppress(Exception):  # the server notices later in any case
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
 
     def _beat(self, client: Any, node: Any, ended: threading.Event) -> None:
-        """Say that the node is there, also while its daemon computes."""
+        """Send heartbeats, also while the daemon computes."""
         beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT)
         while not ended.wait(HEARTBEAT / 2):
             try:
-                known = client.SendNodeHeartbeat(beat).success
-            except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
+                registered = client.SendNodeHeartbeat(beat).success
+            except httpx.TransportError:  # the server is busy; if it is gone, fetching messages will show it
                 continue
-            except Exception:  # a server that was started again does not know its nodes
-                known = False
-            if not known:
+            except Exception:  # a restarted server does not know its nodes
+                registered = False
+            if not registered:
                 ended.set()
 
     def _answer(self, client: Any, node: Any, run_id: int, tree: Any) -> None:
-        """One message: fetch, ask the daemon, send what it says."""
+        """Handle one message: fetch it, ask the daemon, send the answer."""
         message = fetch(client, node, run_id, tree)
         reply = Message(wrap(self._ask_daemon(message)), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -130,14 +132,14 @@ class FleetNode:
                 node=node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[own_tree],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+                clientapp_runtime_list=[0.0],  # the server must not learn the computing time
             )
         )
         push = protobuf.make_push_object_fn_protobuf(client.PushObject, node, run_id, pushed.session_id)
         push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
 
     def _ask_daemon(self, message: Any) -> bytes:
-        """The daemon's answer, or the word "away" where it gives none in time."""
+        """The daemon's answer, or the word "away" if none arrives in time."""
         deadline = time.monotonic() + message.metadata.ttl
         try:
             content = unwrap(message, longest=LONGEST_LETTER)
@@ -148,13 +150,13 @@ class FleetNode:
 
 
 def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A node's private key, from a file as OpenSSH writes it."""
+    """A node's private key, from a file in OpenSSH format."""
     try:
         key = load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
-        raise ConfigError(f"{path}: no private key as OpenSSH writes it; give the file that enrolling made.") from None
+        raise ConfigError(f"{path}: not a private key in OpenSSH format; give the file that enrolling made.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{path}: not a key of an elliptic curve (P-384); Flower takes no other.")
+        raise ConfigError(f"{path}: not an elliptic-curve key (P-384), the only kind that Flower accepts.")
     return key
 
 
@@ -162,27 +164,27 @@ _RECORD, _CONTENT, _NONCE = "letter", "content", "nonce"
 
 
 def wrap(content: bytes) -> Any:
-    """These bytes as a record.
+    """Wrap these bytes as a Flower record.
 
-    Flower calls a message by the hash of what it holds, and takes the answer of whoever names it. A random number
-    makes the name one that only its receiver knows.
+    Flower identifies a message by its hash, and accepts an answer from anybody who knows it. A random number makes the
+    hash unpredictable to all but the receiver.
     """
     return RecordDict({_RECORD: ConfigRecord({_CONTENT: content, _NONCE: os.urandom(16)})})
 
 
 def unwrap(message: Any, *, longest: int) -> bytes:
-    """The bytes in a message of Flower's; ProtocolError if there are none, or too many."""
+    """The bytes in a Flower message; ProtocolError if there are none, or too many."""
     record = message.content.config_records.get(_RECORD, {}) if message.has_content() else {}
     content = record.get(_CONTENT)
     if not isinstance(content, bytes) or len(content) > longest:
-        raise ProtocolError("a message holds no bytes, or more than agreed.")
+        raise ProtocolError("a message has no bytes, or more than agreed.")
     return content
 
 
 def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None = None) -> Any:
-    """A message whose parts are at the SuperLink. What it holds is the sender's: any error may come of reading it.
+    """Fetch a message whose parts are at the SuperLink. Its content is untrusted: reading it may raise any error.
 
-    ObjectPullError where a part is not there after so many tries; None: as many as Flower makes in some minutes.
+    ObjectPullError if a part is missing after `tries` attempts; None: as many as Flower makes in some minutes.
     """
     pull = protobuf.make_pull_object_fn_protobuf(client.PullObject, node, run_id)
     limit = {} if tries is None else {"max_tries_per_object": tries}
@@ -191,5 +193,5 @@ def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None =
         ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
     )
     message: Any = inflate_object_from_contents(tree.object_id, contents)
-    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of the message as sent
     return message

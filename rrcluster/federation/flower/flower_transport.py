@@ -24,22 +24,22 @@ from rrcluster.federation.transports import Reach
 USUAL_ADDRESS = "127.0.0.1:9092"
 _KIND = "query"
 _NO_LINK = "the SuperLink does not answer; see superlink.log, then serve again."
-_FEW_SECONDS = 5.0  # a gate that lives no longer will not by being started again
-_ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
+_FEW_SECONDS = 5.0  # a gate that dies sooner is not restarted
+_ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 
 
 @dataclass
 class FlowerTransport:
-    """Members that a SuperLink reaches; see `Transport`.
+    """Members that are reached over a SuperLink; see `Transport`.
 
-    A SuperLink that dies is started again, and so is the gate. What the SuperLink held is lost, so members whose
-    answers had not been fetched have dropped out of the round; the next question waits until nodes are connected again.
+    A SuperLink that dies is restarted, and so is the gate. The SuperLink's messages are lost, so members whose answers
+    had not been fetched have dropped out of the round; the next question waits until nodes are connected again.
     """
 
     link: SuperLink
-    seconds: float  # until a round's deadline; a message lives no longer, and a late answer is refused
+    seconds: float  # until a round's deadline; messages expire with it, and late answers are refused
     poll_seconds: float = 0.2
-    gate: "GateProcess | None" = None  # None: somebody else sees to it
+    gate: "GateProcess | None" = None  # None: managed elsewhere
     answered: set[int] = field(default_factory=set)  # members that answered the last question
     _stayed: set[int] = field(default_factory=set, init=False)
 
@@ -52,18 +52,18 @@ class FlowerTransport:
         self._watch_gate()
         began = time.time()
         try:
-            asked = self._push(messages)
+            pending = self._push(messages)
         except httpx.HTTPError:
-            asked = self._push_again(messages)
-        arriving: dict[int, Any] = {}  # replies whose parts are still being sent
+            pending = self._push_again(messages)
+        arriving: dict[int, Any] = {}  # replies whose parts are still arriving
         deadline = time.monotonic() + self.seconds
         try:
-            while (asked or arriving) and time.monotonic() < deadline:
+            while (pending or arriving) and time.monotonic() < deadline:
                 self._watch_gate()
-                arriving |= self._pull(asked)
+                arriving |= self._pull(pending)
                 answers |= self._fetch(arriving)
-                time.sleep(self.poll_seconds if asked or arriving else 0.0)
-            if silent := set(asked.values()) | set(arriving):
+                time.sleep(self.poll_seconds if pending or arriving else 0.0)
+            if silent := set(pending.values()) | set(arriving):
                 self._stayed = self._connected_since(began) & silent
         except httpx.HTTPError:
             self._recover()
@@ -71,11 +71,11 @@ class FlowerTransport:
         return answers
 
     def stayed(self) -> set[int]:
-        """Members whose nodes have not been away since the last question, by their heartbeats."""
+        """Members whose nodes have stayed connected since the last question, by their heartbeats."""
         return self._stayed
 
     def _connected_since(self, began: float) -> set[int]:
-        """Nodes that were activated before this time, and have been heard of after now; waits for their heartbeats."""
+        """Nodes activated before this time and heard from since now; waits for their heartbeats."""
         now = time.time()
         time.sleep(HEARTBEAT + 1.0)
         times = self.link.node_times()
@@ -86,7 +86,7 @@ class FlowerTransport:
             self.gate.keep_running()
 
     def _push_again(self, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """At a fresh SuperLink. A daemon that had the first message takes this one for a replay: a drop-out."""
+        """Resend at a fresh SuperLink. A daemon that had the first message treats this one as a replay: a drop-out."""
         self._recover()
         try:
             return self._push(messages)
@@ -94,7 +94,7 @@ class FlowerTransport:
             raise RoundError(_NO_LINK) from None
 
     def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
-        """Those of these members whose nodes are connected: all of them, or what there is after this time.
+        """Wait until the nodes of these members are connected; those that are after `seconds`.
 
         RoundError where the SuperLink is gone.
         """
@@ -110,12 +110,12 @@ class FlowerTransport:
             time.sleep(self.poll_seconds)
 
     def _recover(self) -> None:
-        """Start the SuperLink again, and give nodes that were there the time of a round to come back."""
+        """Restart the SuperLink, and give connected nodes the time of a round to reconnect."""
         self.link.restart()
         self.wait_for_nodes(self.answered, self.seconds)
 
     def _push(self, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """Places by the number of the message that was sent; a node that was never there takes none."""
+        """Places by message number; a node that never connected gets no message."""
         sent = [
             Message(wrap(content), self.link.node_ids[place], _KIND, ttl=self.seconds)
             for place, content in messages.items()
@@ -123,20 +123,20 @@ class FlowerTransport:
         numbers = self.link.grid.push_messages(sent)
         return {number: place for number, place in zip(numbers, messages, strict=True) if number}
 
-    def _pull(self, asked: dict[str, int]) -> dict[int, Any]:
-        """Replies that have come since, by place: where their parts are. `asked` loses them."""
-        if not asked:
+    def _pull(self, pending: dict[str, int]) -> dict[int, Any]:
+        """The parts of replies that have arrived, by place; removes them from `asked`."""
+        if not pending:
             return {}
-        pulled = self.link.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=list(asked)))
+        pulled = self.link.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=list(pending)))
         arrived = {}
         for reply, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
-            place = asked.pop(reply.metadata.reply_to_message_id)
-            if reply.metadata.src_node_id == self.link.node_ids[place]:  # else it is in somebody else's name
+            place = pending.pop(reply.metadata.reply_to_message_id)
+            if reply.metadata.src_node_id == self.link.node_ids[place]:  # otherwise it is in another member's name
                 arrived[place] = tree
         return arrived
 
     def _fetch(self, arriving: dict[int, Any]) -> dict[int, bytes]:
-        """Replies that are whole by now; `arriving` loses them. Nothing that one member sent can hold up the others."""
+        """Replies that are complete; removes them from `arriving`. No member's reply can delay the others."""
         grid, answers = self.link.grid, {}
         for place, tree in list(arriving.items()):
             try:
@@ -146,7 +146,7 @@ class FlowerTransport:
                 continue
             except httpx.TransportError:
                 raise
-            except Exception:  # whatever it was: the member has dropped out
+            except Exception:  # any failure: the member has dropped out
                 pass
             del arriving[place]
         return answers
@@ -154,10 +154,10 @@ class FlowerTransport:
 
 @contextmanager
 def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
-    """SuperLink and gate of a federation, and the transport over them; both stop on leaving.
+    """Open the SuperLink and gate of a federation and the transport over them; both stop on leaving.
 
-    Members without a node key cannot be reached. The gate listens on `reach.address`; unless that says otherwise, on
-    this machine's loopback interface alone.
+    Members without a node key cannot be reached. The gate listens on `reach.address`, by default on this machine's
+    loopback interface.
     """
     keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
     with SuperLink(keys, reach.folder.private) as link:
@@ -175,7 +175,7 @@ class GateProcess:
     """A gate in front of a SuperLink, with the certificate server.pem and its key in this folder."""
 
     def __init__(self, link: SuperLink, address: str, folder: Path, *, longest: int) -> None:
-        """Start it; bodies of more than `longest` bytes are refused."""
+        """Start the gate; bodies of more than `longest` bytes are refused."""
         self.host, _, self.port = address.rpartition(":")
         if not self.host or not self.port.isdigit():
             raise ConfigError(f"address = {address!r} must be host:port, as {USUAL_ADDRESS}.")
@@ -194,7 +194,7 @@ class GateProcess:
         )
 
     def keep_running(self) -> None:
-        """Start it again where it has died; RoundError for one that does not stay alive."""
+        """Restart the gate if it has died; RoundError if it does not stay alive."""
         if self.process.poll() is None:
             return
         if time.monotonic() - self._started < _FEW_SECONDS:
@@ -205,5 +205,5 @@ class GateProcess:
         self._start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the gate."""
         stop_processes([self.process])

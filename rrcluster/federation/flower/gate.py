@@ -1,8 +1,8 @@
-"""The gate in front of a SuperLink: passes the calls that nodes of the roster make, and nothing else.
+"""The gate in front of a SuperLink: it forwards the calls that nodes of the roster make, and nothing else.
 
-A SuperLink has one port for everything, and whoever reaches it may list nodes and start runs. So it listens on the
-loopback interface, and this program, or nginx (deploy/nginx.conf), faces the network. A node makes eight calls; what
-fetches code (get-run, get-fab) and what registers nodes is not among them.
+A SuperLink has one port for everything, and anybody who reaches it may list nodes and start runs. So it listens on the
+loopback interface, and this program, or nginx (deploy/nginx.conf), faces the network. A node makes eight calls; those
+that fetch code (get-run, get-fab) or register nodes are not among them.
 
 Strangers cost little: a request is authenticated by its headers before a byte of its body is read, and connections that
 have shown no key of the roster are few, live for seconds, and make room for newer ones.
@@ -35,10 +35,10 @@ _OF_NODES = "activate-node deactivate-node send-node-heartbeat confirm-message-r
 _OF_MESSAGES = "pull-messages pull-object push-messages push-object"
 PASSED = frozenset(f"/v1/fleet/{call}" for call in f"{_OF_NODES} {_OF_MESSAGES}".split())
 _OWN = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"keep-alive"})
-_MOST_STRANGERS = 64  # connections that have shown no key of the roster
+_MOST_STRANGERS = 64  # connections that have not yet shown a key of the roster
 _REQUESTS_PER_NODE = 16  # at the same time
-_CONNECTIONS_PER_NODE = 8  # files that the process may open
-_HEADER_SECONDS = 10.0  # for TLS, and then for a first request's headers
+_CONNECTIONS_PER_NODE = 8  # more connections need more open files than the process may have
+_HEADER_SECONDS = 10.0  # for TLS, and again for the first request's headers
 _BODY_SECONDS = 300.0
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -46,30 +46,30 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Gate:
-    """An ASGI application. What it holds of one node is at most two bodies of the longest kind."""
+    """An ASGI application. Its memory for one node is at most two bodies of the largest size."""
 
     def __init__(self, link: str, trusted: Path, nodes: Path, *, longest: int, metrics: Path | None = None) -> None:
-        """Pass calls of the nodes whose keys are in a file on to the SuperLink, whose certificate is `trusted`.
+        """Forward calls of the nodes whose keys are in a file to the SuperLink, whose certificate is `trusted`.
 
-        `metrics`: a file of figures, for who asks from this machine.
+        `metrics`: a file of figures, served to this machine.
         """
         context = ssl.create_default_context(cafile=str(trusted))
-        limits = httpx.Limits(keepalive_expiry=2.0)  # before the SuperLink ends an idle connection, after 5 s
+        limits = httpx.Limits(keepalive_expiry=2.0)  # shorter than the SuperLink's own limit on idle connections, 5 s
         self._client = httpx.AsyncClient(base_url=f"https://{link}", verify=context, timeout=60.0, limits=limits)
         self._longest, self._metrics = longest, metrics
         self._keys = read_keys(nodes)
         self._requests: Counter[bytes] = Counter()
-        self._held: Counter[bytes] = Counter()  # bytes of bodies, by node
+        self._held: Counter[bytes] = Counter()  # bytes of bodies in memory, by node
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         path = scope["path"]
         if scope["method"] == "GET" and path in ("/health", "/metrics"):
             await self._show(path, scope, send)
             return
-        if scope["method"] != "POST" or path not in PASSED:  # the path that is checked is the path that is passed on
+        if scope["method"] != "POST" or path not in PASSED:  # the checked path is the forwarded path
             await _refuse(send, 403)
             return
         node = self._node(dict(scope["headers"]))
@@ -97,7 +97,7 @@ class Gate:
             self._held[node] -= len(body)
 
     async def _show(self, path: str, scope: dict[str, Any], send: Send) -> None:
-        """To this machine figures, and whether the SuperLink answers; to others that the gate is there."""
+        """Show this machine the figures and the SuperLink's health; show others only that the gate is up."""
         near = scope["client"][0] in ("127.0.0.1", "::1")
         try:
             if path == "/metrics" and (not near or self._metrics is None):
@@ -111,20 +111,20 @@ class Gate:
             await _refuse(send, 503)
 
     def _node(self, headers: dict[bytes, bytes]) -> bytes | None:
-        """The public key of the roster by which a request is signed; None for a stranger's."""
+        """The roster's public key that signed a request; None for a stranger's."""
         try:
             name = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
-            signed = headers[TIMESTAMP_HEADER.encode()]
-            age = (now() - datetime.fromisoformat(signed.decode("ascii"))).total_seconds()
+            timestamp = headers[TIMESTAMP_HEADER.encode()]
+            age = (now() - datetime.fromisoformat(timestamp.decode("ascii"))).total_seconds()
         except (KeyError, ValueError, TypeError):
             return None
         timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
         key = self._keys.get(name)
-        return name if key is not None and timely and verify_signature(key, signed, signature) else None
+        return name if key is not None and timely and verify_signature(key, timestamp, signature) else None
 
     async def _read(self, body: bytearray, node: bytes, receive: Receive) -> int:
-        """Read a node's request into `body`; the status to refuse it with, or 0."""
+        """Read a node's request into `body`; the HTTP status of a refusal, or 0."""
         more = True
         while more:
             part = await receive()
@@ -150,7 +150,7 @@ class Gate:
 
 
 def read_keys(nodes: Path) -> dict[bytes, EllipticCurvePublicKey]:
-    """The keys of a file of PEM blocks, by how nodes name them in their requests."""
+    """The keys in a file of PEM blocks, in the form that nodes use in their requests."""
     end, keys = b"-----END PUBLIC KEY-----\n", {}
     for block in nodes.read_bytes().split(end)[:-1]:
         key = load_pem_public_key(block + end)
@@ -166,17 +166,17 @@ async def _respond(send: Send, status: int, body: bytes, header: tuple[bytes, by
 
 
 async def _refuse(send: Send, status: int) -> None:
-    """Nothing more is read from this connection."""
+    """Refuse the request; nothing more is read from this connection."""
     await _respond(send, status, b"", (b"connection", b"close"))
 
 
 class Connection(H11Protocol):  # type: ignore[misc]
-    """One connection: it is a stranger's, and ends soon, until a request has shown a key of the roster."""
+    """One connection: a stranger's, which ends soon, until a request has shown a key of the roster."""
 
-    _strangers: dict["Connection", None] = {}  # noqa: RUF012  of the process, the oldest first
+    _strangers: dict["Connection", None] = {}  # noqa: RUF012  all of this process, the oldest first
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As uvicorn makes it."""
+        """Create it with uvicorn's arguments."""
         super().__init__(*arguments, **options)
         gate: Gate = self.config.loaded_app
         self.app = lambda scope, receive, send: gate({**scope, "connection": self}, receive, send)
@@ -190,12 +190,12 @@ class Connection(H11Protocol):  # type: ignore[misc]
             next(iter(self._strangers)).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever ended it."""
+        """Forget the connection, whichever side ended it."""
         self.authenticated()
         super().connection_lost(exc)
 
     def authenticated(self) -> None:
-        """It is a node's, or gone."""
+        """The connection belongs to a node, or has ended."""
         self._ending.cancel()
         self._strangers.pop(self, None)
 
@@ -217,7 +217,7 @@ def main(
     parent: int | None = None,
     metrics: Path | None = None,
 ) -> None:
-    """Stand between the network and a SuperLink.
+    """Run the gate between the network and a SuperLink.
 
     Args:
         host: Address to listen on.
@@ -227,7 +227,7 @@ def main(
         link: Address of the SuperLink, host:port.
         trusted: Certificate of the SuperLink.
         nodes: Public keys of the nodes that may call, a PEM file.
-        longest: Bytes of the longest body that a node has to send.
+        longest: Largest request body that a node needs, in bytes.
         parent: Process whose end ends this one.
         metrics: File of figures for GET /metrics from this machine.
     """
@@ -244,7 +244,7 @@ def main(
         proxy_headers=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        access_log=False,  # it would say who takes part
+        access_log=False,  # it would record who takes part
         log_level="error",
         lifespan="off",
         server_header=False,

@@ -1,8 +1,8 @@
-"""The SuperLink of a federation: on the loopback interface, in memory, known to the server's own process alone.
+"""The SuperLink of a federation: on the loopback interface, in memory, known only to the server's own process.
 
-It queues messages between the server and nodes. Whom it knows comes from the roster: nodes are registered by their
-public keys each time that it starts, and who happens to be connected decides nothing. It runs no app: the process that
-serves the federation takes the place of one.
+It queues messages between the server and nodes. Its nodes come from the roster: they are registered by their public
+keys at every start, whoever happens to be connected. It runs no app: the process that serves the federation takes its
+place.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ publisher = "rrcluster"
 serverapp = "none:none"
 clientapp = "none:none"
 """
-_STARTING = 180.0  # seconds until a SuperLink that does not answer counts as failed; a busy machine needs many
+_STARTING = 180.0  # seconds until a SuperLink counts as failed; long, for busy machines
 _HEARTBEAT = 10.0
 
 
@@ -60,9 +60,9 @@ _HEARTBEAT = 10.0
 class SuperLink:
     """A SuperLink as a child process, with the run that messages belong to."""
 
-    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
-    folder: Path  # for its certificates and what it prints
-    port: int = 0  # any free one
+    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, in OpenSSH format
+    folder: Path  # for its certificates and its log
+    port: int = 0  # 0: any free port
 
     def __post_init__(self) -> None:
         self.port = self.port or free_port()
@@ -80,17 +80,17 @@ class SuperLink:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address it listens on."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def trusted(self) -> Path:
-        """The certificate that signs its own: for the gate, on the same machine."""
+        """The certificate that signs the SuperLink's, for the gate on this machine."""
         return self.folder / "superlink" / "ca.pem"
 
     @property
     def nodes(self) -> Path:
-        """A file with the nodes' public keys: for the gate."""
+        """A file with the nodes' public keys, for the gate."""
         return self.folder / "superlink" / "nodes.pem"
 
     @property
@@ -100,13 +100,13 @@ class SuperLink:
 
     def start(self) -> None:
         """Start the process, register the roster's nodes, and open a run."""
-        own = make_subfolder(self.folder / "superlink", private=True)
+        own_folder = make_subfolder(self.folder / "superlink", private=True)
         if self.trusted.exists():
-            issue_server(own, own, hosts=["127.0.0.1"])
+            issue_server(own_folder, own_folder, hosts=["127.0.0.1"])
         else:
-            make_authority(own, own, name="superlink", hosts=["127.0.0.1"])
+            make_authority(own_folder, own_folder, name="superlink", hosts=["127.0.0.1"])
         replace_file(self.nodes, b"".join(map(_pem, self.node_keys.values())), mode=0o600)
-        with TemporaryDirectory(dir=own) as name:
+        with TemporaryDirectory(dir=own_folder) as name:
             secret = Path(name) / "secret"
             secret.write_bytes(os.urandom(32))
             self.process = self._launch(secret)
@@ -127,21 +127,21 @@ class SuperLink:
                 raise
 
     def node_times(self) -> dict[int, tuple[float, float]]:
-        """When the node of each place was activated last, and when it was heard of last, by this machine's clock."""
+        """For each place, when its node was last activated and last heard from, by this machine's clock."""
         with _client(ControlHttpClient, self) as control:
             nodes = {info.node_id: info for info in control.ListNodes(ListNodesRequest()).nodes_info}
-        known = {place: nodes[number] for place, number in self.node_ids.items() if number in nodes}
+        nodes_by_place = {place: nodes[number] for place, number in self.node_ids.items() if number in nodes}
         return {
             place: (
                 datetime.fromisoformat(info.last_activated_at).timestamp(),
                 info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval,
             )
-            for place, info in known.items()
+            for place, info in nodes_by_place.items()
             if info.last_activated_at
         }
 
     def stop(self) -> None:
-        """End the run and the process: what it held is gone."""
+        """End the run and the process; all queued messages are lost."""
         self._ended.set()
         if self.grid is not None:
             with contextlib.suppress(Exception):
@@ -150,17 +150,17 @@ class SuperLink:
             stop_processes([self.process])
 
     def restart(self) -> None:
-        """A fresh one at the same port, with new numbers for nodes."""
+        """Restart at the same port, with new node numbers."""
         self.stop()
         self.start()
 
     def _launch(self, secret: Path) -> Process:
-        own = self.trusted.parent
+        own_folder = self.trusted.parent
         return start_module(
             "rrcluster.federation.flower.run_superlink",
             str(os.getpid()),
             *("--host", "127.0.0.1", "--port", str(self.port)),
-            *("--ssl-certfile", str(own / "server.pem"), "--ssl-keyfile", str(own / "server.key")),
+            *("--ssl-certfile", str(own_folder / "server.pem"), "--ssl-keyfile", str(own_folder / "server.key")),
             *("--ssl-ca-certfile", str(self.trusted)),
             "--enable-supernode-auth",
             *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
@@ -184,26 +184,25 @@ class SuperLink:
         return ConfigError(f"the SuperLink did not start on port {self.port}; see {self.folder / 'superlink.log'}.")
 
     def _open_run(self, secret: bytes) -> None:
-        """Take the run's task, as Flower's own runner of apps would, and ask for messages in its name."""
+        """Take the run's task, as Flower's own app runner would, and ask for messages in its name."""
         protected = ["/flwr.proto.Runtime/AcquireTask"]
         signing = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
         with _client(RuntimeHttpClient, self, signing) as runtime:
             task = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
         self.grid = HttpGrid(self.address, root_certificates=self.trusted.read_bytes(), token=task.token)
-        self.grid._retry_invoker = RetryInvoker(  # Flower's own tries for ever, and ends the process on a refusal
-            lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0
-        )
-        taken = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
-        self.grid.set_run(run_from_proto(taken.run))
-        TaskIdentity.task_id, TaskIdentity.run_id = taken.task_id, taken.run.run_id  # which messages carry
-        TaskIdentity.node_id = taken.context.node_id
+        # Flower's own invoker retries for ever, and ends the process on a refusal
+        self.grid._retry_invoker = RetryInvoker(lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0)
+        answer = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+        self.grid.set_run(run_from_proto(answer.run))
+        TaskIdentity.task_id, TaskIdentity.run_id = answer.task_id, answer.run.run_id  # messages carry these
+        TaskIdentity.node_id = answer.context.node_id
         self._ended = threading.Event()
         beat = self.grid._runtime_client.SendTaskHeartbeat
         threading.Thread(target=_beat, args=(beat, self._ended), daemon=True).start()
 
 
 def _beat(send: Callable[[Any], Any], ended: threading.Event) -> None:
-    """Keep the run open. Where that fails the next message does too, and its sender sees to it."""
+    """Keep the run open. Failures are left to the sender of the next message, which fails too."""
     while not ended.wait(_HEARTBEAT):
         with contextlib.suppress(Exception):
             send(SendTaskHeartbeatRequest())
@@ -219,15 +218,15 @@ def _client(kind: Any, link: SuperLink, *interceptors: Any) -> Any:
 
 
 def _pem(key: str) -> bytes:
-    """A public key as Flower wants it."""
+    """A public key in Flower's format."""
     try:
         return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigError(f"{key[:40]!r} is no public key of a node; its member must enrol again.") from None
+        raise ConfigError(f"{key[:40]!r} is not a node's public key; its member must enrol again.") from None
 
 
 def _fab() -> Any:
-    """The bundle that Flower wants of a run: a name and nothing to execute."""
+    """The app bundle that Flower requires of a run: a name and nothing to execute."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as bundle:
         bundle.writestr("pyproject.toml", _APP)

@@ -1,1 +1,1 @@
-"""Secure aggregation: the server learns the sum of the clients' vectors alone. Bytes and arrays, no network."""
+"""Secure aggregation: the server learns only the sum of the clients' vectors. Bytes and arrays, no network."""

@@ -1,12 +1,11 @@
-"""Keys, masks and envelopes: what of the protocol is cryptography, all of it by the library `cryptography`.
+"""Keys, masks and envelopes: the protocol's cryptography, all of it from the library `cryptography`.
 
 X25519 agrees on a secret between two clients, HKDF-SHA256 makes keys of it for one attempt at one round, ChaCha20
-expands a key to a mask of 32-bit words, ChaCha20-Poly1305 closes the envelopes that pass through the server. A key
-made here is used once: its context holds the terms, the round and the attempt.
+expands a key to a mask of 32-bit words, ChaCha20-Poly1305 closes the envelopes that pass through the server. A key made
+here is used once: its context holds the terms, the round and the attempt.
 
-Shamir's secret sharing of 32 bytes over the field of 2^521 - 1 elements.
-
-Any `threshold` shares give the secret; fewer are uniformly random whatever the secret is (Shamir 1979).
+Shamir's secret sharing of 32 bytes over the field of 2^521 - 1 elements: any `threshold` shares give the secret; fewer
+are uniformly random whatever the secret is (Shamir 1979).
 """
 
 import hashlib
@@ -45,32 +44,32 @@ def split_secret(secret: bytes, points: Sequence[int], *, threshold: int) -> dic
     at = np.array(points, dtype=object)
     values = 0 * at
     for coefficient in coefficients:
-        values = (values + coefficient) * at  # points are small: reducing once at the end is cheaper than every time
+        values = (values + coefficient) * at  # points are small, so one reduction at the end is cheaper
     return dict(zip(points, ((values + int.from_bytes(secret)) % PRIME).tolist(), strict=True))
 
 
 def combine_shares(shares: Mapping[int, int], *, threshold: int) -> bytes:
     """The secret, from the first `threshold` shares; ProtocolError if there are fewer, or they are not of 32 bytes.
 
-    A wrong share can go unnoticed: check the secret against what its owner is committed to.
+    A wrong share can go unnoticed: check the secret against its owner's commitment.
     """
     if len(shares) < threshold:
         raise ProtocolError(f"{len(shares)} shares are fewer than the threshold of {threshold}.")
-    chosen = dict(islice(shares.items(), threshold))
-    points = list(chosen)
+    enough = dict(islice(shares.items(), threshold))
+    points = list(enough)
     above = prod(points)  # Lagrange at 0: prod of the other points over prod of (other - point)
     below = _products(points)
-    value = sum(share * inverse for share, inverse in zip(chosen.values(), _inverses(below), strict=True))
+    value = sum(share * inverse for share, inverse in zip(enough.values(), _inverses(below), strict=True))
     secret = value * above % PRIME
     if secret >> 8 * SECRET_BYTES:
-        raise ProtocolError("the shares of a secret do not fit together; somebody sent a wrong one.")
+        raise ProtocolError("the shares of a secret are inconsistent; one of them is wrong.")
     return secret.to_bytes(SECRET_BYTES)
 
 
 def _products(points: Sequence[int]) -> list[int]:
-    """Of each point its product with all differences (other - point), modulo the prime.
+    """For each point, its product with all differences (other - point), modulo the prime.
 
-    As many factors as 64 bits hold are multiplied as machine numbers.
+    As many factors as fit into 64 bits are multiplied as machine numbers.
     """
     at, together = np.array(points), 63 // max(points).bit_length()
     factors = at - at[:, None]
@@ -93,21 +92,21 @@ def _inverses(values: Sequence[int]) -> list[int]:
     return inverted[::-1]
 
 
-Words = NDArray[np.uint32]  # arithmetic on them is modulo 2^32
+Words = NDArray[np.uint32]  # modulo 2^32
 KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
-_NONCE = bytes(12)  # every key closes one envelope
+_NONCE = bytes(12)  # constant, since every key closes one envelope
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 of the parts, each preceded by its length, so that no two lists of parts are confused."""
-    whole = hashlib.sha256()
+    """SHA-256 of the parts, each preceded by its length, so that different lists never give the same input."""
+    hasher = hashlib.sha256()
     for part in parts:
-        whole.update(len(part).to_bytes(8) + part)
-    return whole.digest()
+        hasher.update(len(part).to_bytes(8) + part)
+    return hasher.digest()
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The secret that two clients share; no key itself, keys are derived from it."""
+    """The secret of two clients; used only to derive keys."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -115,25 +114,25 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def derive_key(secret: bytes, *, purpose: bytes) -> bytes:
-    """The key of two clients for one purpose, which names the attempt, and who sends to whom."""
+    """The key of two clients for one purpose, which includes the attempt, the sender and the receiver."""
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
 
 
 def derive_two_keys(secret: bytes, *, purpose: bytes) -> tuple[bytes, bytes]:
-    """Two keys for one purpose: neither says anything about the other, nor about the secret."""
-    both = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=purpose).derive(secret)
-    return both[:KEY_BYTES], both[KEY_BYTES:]
+    """Two keys for one purpose: neither reveals anything about the other, or about the secret."""
+    key_pair = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=purpose).derive(secret)
+    return key_pair[:KEY_BYTES], key_pair[KEY_BYTES:]
 
 
 def expand(key: bytes, width: int) -> Words:
-    """(width,) words of ChaCha20 under a key that is used for nothing else."""
+    """(width,) words of ChaCha20 under a key with no other use."""
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
     return np.frombuffer(stream.update(_zeros(4 * width)), dtype="<u4").astype(np.uint32, copy=False)
 
 
 @lru_cache(maxsize=1)
 def _zeros(length: int) -> bytes:
-    """What every mask is the encryption of: made once, since large blocks of memory are slow to get."""
+    """Zeros to encrypt into masks: allocated once, since large allocations are slow."""
     return bytes(length)
 
 
@@ -143,8 +142,8 @@ def close(key: bytes, content: bytes) -> bytes:
 
 
 def open_envelope(key: bytes, envelope: bytes) -> bytes:
-    """The content; ProtocolError where the envelope was changed, or is another one, or the key is."""
+    """The content; ProtocolError for a changed envelope, another envelope or another key."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, envelope, None)
     except (InvalidTag, ValueError):
-        raise ProtocolError("an envelope was changed on its way, or is of another round.") from None
+        raise ProtocolError("an envelope was altered in transit, or belongs to another round.") from None

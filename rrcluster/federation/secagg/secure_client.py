@@ -36,12 +36,12 @@ from rrcluster.federation.secagg.terms import Terms
 _STAGES = ("advertise", "share", "open", "mask", "sign", "reveal")
 _HALF = masks.SHARE_BYTES + masks.TAG_BYTES
 ENVELOPE_BYTES = 2 * _HALF
-OF_SEED, OF_KEY = slice(_HALF), slice(_HALF, None)  # the halves of an envelope, each closed with a key of its own
+OF_SEED, OF_KEY = slice(_HALF), slice(_HALF, None)  # the halves of an envelope, each closed with its own key
 
 
 @dataclass(frozen=True)
 class AdvertisedKeys:
-    """The public keys of one client for one attempt and its commitment to its seed, signed by its identity."""
+    """One client's public keys for one attempt and its commitment to its seed, signed by its identity."""
 
     mask_key: bytes
     envelope_key: bytes
@@ -51,7 +51,7 @@ class AdvertisedKeys:
 
 @dataclass(frozen=True)
 class RevealedShares:
-    """Keys that open what one client was sent: a share of the seed of each survivor, of the key of each other."""
+    """Keys to shares sent to one client: of each survivor's seed, and of every other client's mask key."""
 
     seeds: Mapping[int, bytes] = field(repr=False)
     keys: Mapping[int, bytes] = field(repr=False)
@@ -59,7 +59,7 @@ class RevealedShares:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at one round under some terms: what keys and signatures are bound to."""
+    """One attempt at one round under some terms: the context of keys and signatures."""
 
     terms: Terms
     round_index: int
@@ -67,29 +67,29 @@ class Attempt:
 
     @property
     def context(self) -> bytes:
-        """Different for every attempt of every round of every federation."""
+        """A digest that differs between attempts, rounds and federations."""
         return digest(self.terms.digest, self.round_index.to_bytes(8), self.number.to_bytes(8))
 
     def signed_keys(self, place: int, mask_key: bytes, envelope_key: bytes, commitment: bytes) -> bytes:
-        """What a client signs of its keys and its commitment."""
+        """The bytes that a client signs: its keys and its commitment."""
         return digest(b"keys", self.context, place.to_bytes(4), mask_key, envelope_key, commitment)
 
     def has_signed_keys(self, place: int, keys: AdvertisedKeys) -> bool:
-        """Whether these are keys that the identity at this place has signed for this attempt."""
+        """Whether the identity at this place has signed these keys for this attempt."""
         sizes = tuple(map(len, (keys.mask_key, keys.envelope_key, keys.commitment, keys.signature)))
         message = self.signed_keys(place, keys.mask_key, keys.envelope_key, keys.commitment)
         fitting = sizes == (KEY_BYTES, KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES)
         return fitting and check_signature(self.terms.identities[place], keys.signature, message)
 
     def signed_survivors(self, survivors: Sequence[int]) -> bytes:
-        """What a client signs of the list of survivors."""
+        """The bytes that a client signs: the list of survivors."""
         return digest(b"survivors", self.context, *(place.to_bytes(4) for place in survivors))
 
     def mask_purpose(self, one: int, other: int, task_digest: bytes) -> bytes:
-        """Names the mask of a pair of clients, whichever of them asks, and what both were told (models, say).
+        """Names the mask of a pair of clients, in either order, together with their task (models, for example).
 
-        Two clients that were told different things have different masks, which never cancel: a server that tells
-        some clients one thing and some another unmasks nothing.
+        Two clients with different tasks have different masks, which never cancel: a server that sends different tasks
+        unmasks nothing.
         """
         low, high = sorted((one, other))
         return digest(b"mask", self.context, low.to_bytes(4), high.to_bytes(4), task_digest)
@@ -101,9 +101,8 @@ class Attempt:
     def expand_seed(self, place: int, seed: bytes) -> tuple[bytes, bytes]:
         """(commitment, key of the mask) of a seed.
 
-        The commitment hides the seed and its mask, as HKDF is a pseudorandom function and the seed 32 random bytes; no
-        two seeds that anybody can find have the same one (SHA-256). It is of no use in another attempt, or to another
-        client.
+        The commitment hides the seed and its mask, since HKDF is a pseudorandom function and the seed 32 random bytes;
+        nobody can find two seeds with the same one (SHA-256). It is useless in another attempt, or to another client.
         """
         return masks.derive_two_keys(seed, purpose=digest(b"seed", self.context, place.to_bytes(4)))
 
@@ -119,25 +118,25 @@ def check_signature(identity: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def close_shares(keys: tuple[bytes, bytes], shares: tuple[int, int]) -> bytes:
-    """An envelope: a share of a seed and one of a mask key, each closed with a key of its own."""
+    """An envelope: a share of a seed and one of a mask key, each closed with its own key."""
     return b"".join(
         masks.close(key, share.to_bytes(masks.SHARE_BYTES)) for key, share in zip(keys, shares, strict=True)
     )
 
 
 def open_share(key: bytes, half: bytes) -> int:
-    """The share in half an envelope; ProtocolError where this is not its key."""
+    """The share in half an envelope; ProtocolError if this is not its key."""
     content = masks.open_envelope(key, half)
     if len(content) != masks.SHARE_BYTES:
-        raise ProtocolError("an envelope holds something else than two shares.")
+        raise ProtocolError("an envelope does not contain two shares.")
     return int.from_bytes(content)
 
 
 class SecureClient:
-    """The client's state in one attempt. It is kept in memory only: a client that dies has dropped out."""
+    """The client's state in one attempt, in memory only: a client that dies has dropped out."""
 
     def __init__(self, attempt: Attempt, place: int, identity: Ed25519PrivateKey) -> None:
-        """Nothing is drawn yet. ProtocolError if the identity is not the one enrolled at this place."""
+        """Start without secrets. ProtocolError if the identity is not the one enrolled at this place."""
         if attempt.terms.identities[place] != identity.public_key().public_bytes_raw():
             raise ProtocolError(f"the identity key is not the one enrolled for client {place}; enrol again.")
         self.attempt, self._terms, self.place, self._identity = attempt, attempt.terms, place, identity
@@ -145,13 +144,14 @@ class SecureClient:
         self._mask_key, self._envelope_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(masks.SECRET_BYTES)
         self._keys: dict[int, AdvertisedKeys] = {}
-        self._secrets: dict[int, bytes] = {}  # neighbour -> what its envelopes and ours are closed with keys of
-        self._held: dict[int, tuple[bytes, bytes]] = {}  # sender -> what opens the shares of its seed and of its key
+        self._secrets: dict[int, bytes] = {}  # neighbour -> shared secret from which envelope keys are derived
+        # sender -> keys that open the shares of its seed and of its mask key
+        self._held: dict[int, tuple[bytes, bytes]] = {}
         self._survivors: tuple[int, ...] = ()
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        """Who may hold this client's shares; the client itself is one of them."""
+        """Clients that may hold this client's shares, itself included."""
         return self._terms.neighbourhoods[self.place]
 
     def advertise(self) -> AdvertisedKeys:
@@ -169,11 +169,11 @@ class SecureClient:
         Raises if a neighbour's keys were not signed by its identity, or if fewer than `threshold` can hold shares.
         """
         self._enter("share")
-        own = self._keys[self.place]
+        own_keys = self._keys[self.place]
         self._keys = {place: keys[place] for place in self.neighbours if place in keys and place != self.place}
         for place, advertised in self._keys.items():
             self._check_keys(place, advertised)
-        self._keys[self.place] = own
+        self._keys[self.place] = own_keys
         holders, threshold = sorted(self._keys), self._terms.threshold
         if len(holders) < threshold:
             raise ProtocolError(f"{len(holders)} neighbours are here, fewer than the threshold of {threshold}.")
@@ -190,13 +190,13 @@ class SecureClient:
         }
 
     def open(self, envelopes: Mapping[int, bytes]) -> tuple[int, ...]:
-        """The senders whose envelope holds no two shares. With any the client leaves: the server may leave them out.
+        """The senders whose envelope lacks two shares. If there are any, the client leaves: the server may omit them.
 
         Raises if an envelope is from nobody who could have sent one, or if fewer than `threshold` sent one.
         """
         self._enter("open")
         if not set(envelopes) <= set(self._secrets):
-            raise ProtocolError("an envelope is from somebody who is no neighbour, or advertised no keys.")
+            raise ProtocolError("an envelope is from a client that is not a neighbour, or advertised no keys.")
         for sender, envelope in envelopes.items():
             of_seed, of_key = self._envelope_keys(sender, self.place)
             with contextlib.suppress(ProtocolError):
@@ -214,15 +214,15 @@ class SecureClient:
         return unopened
 
     def mask(self, values: NDArray[np.int64], *, task_digest: bytes) -> Words:
-        """The values modulo 2^32, hidden by a mask of one's own and one with each neighbour that sent an envelope.
+        """The values modulo 2^32, hidden by the client's own mask and one with each neighbour that sent an envelope.
 
-        `task_digest` is of what the server said that the values depend on.
+        `task_digest` covers the task on which the values depend.
         """
         self._enter("mask")
         if values.shape != (self._terms.width,) or values.dtype.kind != "i":
             raise ProtocolError(f"values must be {self._terms.width} whole numbers, as agreed.")
-        _, own = self.attempt.expand_seed(self.place, self._seed)
-        words = values.astype(np.uint32) + masks.expand(own, self._terms.width)
+        _, own_mask = self.attempt.expand_seed(self.place, self._seed)
+        words = values.astype(np.uint32) + masks.expand(own_mask, self._terms.width)
         for place in self._held:
             if place != self.place:
                 purpose = self.attempt.mask_purpose(self.place, place, task_digest)
@@ -232,18 +232,18 @@ class SecureClient:
         return words
 
     def sign(self, survivors: Sequence[int]) -> bytes:
-        """A signature on the list of those whose masked values arrived. It signs one list per attempt."""
+        """A signature on the list of clients whose masked values arrived. It signs one list per attempt."""
         self._enter("sign")
         self._survivors = tuple(survivors)
         self._terms.check_survivors(self._survivors)
         if self.place not in self._survivors:
-            raise ProtocolError("this client is not among the survivors, so it has nothing to sign.")
+            raise ProtocolError("this client is not among the survivors, so it signs nothing.")
         if not set(self._survivors).intersection(self.neighbours) <= set(self._held):
             raise ProtocolError("a survivor among the neighbours never shared its secrets.")
         return self._identity.sign(self.attempt.signed_survivors(self._survivors))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> RevealedShares:
-        """What opens the shares that unmask the survivors' sum, once `quorum` of them have signed the same list."""
+        """The keys to the shares that unmask the survivors' sum, once `quorum` of them have signed the same list."""
         self._enter("reveal")
         message, quorum = self.attempt.signed_survivors(self._survivors), self._terms.quorum
         signed = 0
@@ -254,23 +254,23 @@ class SecureClient:
                 break
         if signed < quorum:
             raise ProtocolError(f"{signed} survivors signed the list that this client signed, not {quorum}.")
-        held, self._held = self._held, {}
+        shares, self._held = self._held, {}
         alive = set(self._survivors)
         return RevealedShares(
-            seeds={place: of_seed for place, (of_seed, _) in held.items() if place in alive},
-            keys={place: of_key for place, (_, of_key) in held.items() if place not in alive},
+            seeds={place: of_seed for place, (of_seed, _) in shares.items() if place in alive},
+            keys={place: of_key for place, (_, of_key) in shares.items() if place not in alive},
         )
 
     def _envelope_keys(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
-        """What closes the two halves of an envelope between this client and a neighbour, or itself."""
+        """The keys for both halves of an envelope between this client and a neighbour, or itself."""
         neighbour = sender if receiver == self.place else receiver
         return masks.derive_two_keys(self._secrets[neighbour], purpose=self.attempt.envelope_purpose(sender, receiver))
 
     def _enter(self, stage: str) -> None:
-        """Each stage once and in order; a stage that raised cannot be tried again."""
+        """Enter a stage, each once and in order; a stage that raised cannot be retried."""
         expected, self._next = self._next, len(_STAGES)
         if expected >= len(_STAGES) or _STAGES[expected] != stage:
-            raise ProtocolError(f"{stage} is out of order or was asked twice; the client leaves this attempt.")
+            raise ProtocolError(f"{stage} is out of order or repeated; the client leaves this attempt.")
         self._next = expected + 1
 
     def _check_keys(self, place: int, advertised: AdvertisedKeys) -> None:

@@ -1,14 +1,14 @@
-"""The server's half of a secure aggregation: pass messages on, and unmask the sum. It holds no secret of its own.
+"""The server's half of a secure aggregation: pass messages on, and unmask the sum. It has no secret of its own.
 
     keys = ask("advertise")  ->  envelopes = ask("share")  ->  words = ask("mask")  ->  signatures = ask("sign")
     charge()  ->  opened shares = ask("reveal")  ->  the sum
 
 `ask(stage, messages)` sends each client its message and returns the answers that came by the deadline: a transport over
-a network, or a loop over clients in this process. Who does not answer a stage is out of the attempt.
+a network, or a loop over clients in this process. A client that does not answer a stage is out of the attempt.
 
-`blame(place, fault)` names a client that did not follow the protocol, whatever the others say. A *holder* is blamed
-where what it reveals does not open the share that it was sent: it said that it could open it when it sent its words. A
-*dealer* is blamed where the shares that it sent, as they were sent, do not give what it is committed to.
+`blame(place, fault)` names a client that violated the protocol, whatever the others say. A *holder* is blamed where it
+reveals a key that does not open its share, although it confirmed with its words that it could open it. A *dealer* is
+blamed where its shares, as sent, do not give the secret that it committed to.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ Envelopes = Mapping[int, Mapping[int, bytes]]
 def secure_sum(
     attempt: Attempt, ask: Ask, *, charge: Callable[[], None], blame: Blame, task_digest: bytes
 ) -> NDArray[np.int64]:
-    """The sum of the survivors' values, as whole numbers from -2^31 to 2^31 - 1.
+    """The sum of the survivors' values, as integers from -2^31 to 2^31 - 1.
 
-    `task_digest` is of what all of them were told in stage `mask`. Who signs wrongly, has a key that nobody can use, or
-    does not send every neighbour its envelope is left out here: passed on, that would make others leave.
+    `task_digest` covers the task of stage `mask`. Clients with a wrong signature, an unusable key or a missing envelope
+    are left out here: forwarding those would make others leave.
 
     `charge` is called before anybody is asked to reveal: from then on the server may know the sum. ProtocolError, and
     no charge, where too few are left to be unmasked; the next attempt has new keys and new noise. After the charge the
@@ -43,22 +43,28 @@ def secure_sum(
     """
     terms = attempt.terms
     advertised = ask("advertise", dict.fromkeys(range(terms.num_clients)))
-    usable = {place for place, own in advertised.items() if attempt.has_signed_keys(place, own) and _usable(own)}
-    keys = _of(usable, advertised, blame, "advertised keys that it did not sign for this attempt, or that are none")
-    shown = {place: _among(keys, terms.neighbourhoods[place]) for place in keys}
-    shared = ask("share", shown)
-    complete = {place for place, own in shared.items() if set(own) == set(shown[place])}
+    usable = {
+        place for place, answer in advertised.items() if attempt.has_signed_keys(place, answer) and _usable(answer)
+    }
+    keys = _of(usable, advertised, blame, "advertised invalid keys, or keys not signed for this attempt")
+    visible_keys = {place: _among(keys, terms.neighbourhoods[place]) for place in keys}
+    shared = ask("share", visible_keys)
+    complete = {place for place, answer in shared.items() if set(answer) == set(visible_keys[place])}
     sent = _of(complete, shared, blame, "did not send an envelope for each neighbour")
     words = ask("mask", deliver(sent))
-    whole = {place for place, own in words.items() if own.shape == (terms.width,) and own.dtype == np.uint32}
-    masked = _of(whole, words, blame, "sent words of another length or type than agreed")
+    complete_words = {
+        place for place, answer in words.items() if answer.shape == (terms.width,) and answer.dtype == np.uint32
+    }
+    masked = _of(complete_words, words, blame, "sent words of another length or type than agreed")
     alive = tuple(sorted(masked))
     terms.check_survivors(alive)
     signed, message = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
     agreeing = {
-        place for place, own in signed.items() if secure_client.check_signature(terms.identities[place], own, message)
+        place
+        for place, answer in signed.items()
+        if secure_client.check_signature(terms.identities[place], answer, message)
     }
-    signatures = _of(agreeing, signed, blame, "signed something else than the list of survivors")
+    signatures = _of(agreeing, signed, blame, "signed another list of survivors")
     if len(signatures) < terms.quorum:
         raise ProtocolError(f"{len(signatures)} survivors signed, fewer than the {terms.quorum} that a list needs.")
     charge()
@@ -67,16 +73,20 @@ def secure_sum(
 
 
 def _of(fitting: set[int], answers: Mapping[int, Any], blame: Blame, fault: str) -> dict[int, Any]:
-    """The fitting ones of the answers; who gave another one is blamed, and out of the attempt."""
+    """The valid answers; a client with an invalid one is blamed, and out of the attempt."""
     for place in sorted(set(answers) - fitting):
         blame(place, fault)
     return {place: answer for place, answer in answers.items() if place in fitting}
 
 
 def deliver(sent: Envelopes) -> dict[int, dict[int, bytes]]:
-    """The envelopes by receiver, from all others; who sent none is out of the attempt and receives none."""
+    """The envelopes by receiver; a client that sent none is out of the attempt and receives none."""
     return {
-        receiver: {sender: own[receiver] for sender, own in sent.items() if receiver in own and sender != receiver}
+        receiver: {
+            sender: envelopes[receiver]
+            for sender, envelopes in sent.items()
+            if receiver in envelopes and sender != receiver
+        }
         for receiver in sent
     }
 
@@ -91,23 +101,26 @@ def unmask(
     blame: Blame,
     task_digest: bytes,
 ) -> NDArray[np.int64]:
-    """The sum of the values of those whose words are here, from their words and what opens the shares they need.
+    """The sum of the values behind these words, unmasked with the opened shares.
 
-    `sent` says who had whose envelope, hence whose pairwise masks are in whose words. ProtocolError if fewer than
-    `threshold` holders gave a true share of a secret that is needed, or if its dealer had sent others than it should.
+    `sent` says which clients exchanged envelopes, and so which pairwise masks are in the words. ProtocolError if fewer
+    than `threshold` holders gave a true share of a needed secret, or if its dealer sent false ones.
     """
     terms, total = attempt.terms, np.zeros(attempt.terms.width, dtype=np.uint32)
-    missing = {dealer for dealer, own in sent.items() if dealer not in masked and not masked.keys().isdisjoint(own)}
+    missing = {
+        dealer for dealer, seed_mask in sent.items() if dealer not in masked and not masked.keys().isdisjoint(seed_mask)
+    }
     halves = dict.fromkeys(sorted(masked), OF_SEED) | dict.fromkeys(sorted(missing), OF_KEY)
     shares = _open_revealed(halves, sent, revealed, blame)
     secrets = _combine_all(attempt, halves, shares, keys, blame)
     for place, words in masked.items():
-        _, own = attempt.expand_seed(place, secrets[place])
+        _, seed_mask = attempt.expand_seed(place, secrets[place])
         total += words
-        total -= expand(own, terms.width)
+        total -= expand(seed_mask, terms.width)
     for place in sorted(missing):
         private = X25519PrivateKey.from_private_bytes(secrets[place])
-        for survivor in masked.keys() & sent[place].keys():  # its words hold the mask of this pair, and nobody's cancel
+        # its words contain the mask of this pair, which no other words cancel
+        for survivor in masked.keys() & sent[place].keys():
             secret = agree(private, keys[survivor].mask_key)
             key = derive_key(secret, purpose=attempt.mask_purpose(place, survivor, task_digest))
             (np.add if place < survivor else np.subtract)(total, expand(key, terms.width), out=total)
@@ -117,18 +130,20 @@ def unmask(
 def _open_revealed(
     halves: Mapping[int, slice], sent: Envelopes, revealed: Mapping[int, RevealedShares], blame: Blame
 ) -> dict[int, dict[int, int]]:
-    """Of each dealer the shares of one secret by point, as they were sent; `halves` says which secret is needed."""
+    """For each dealer the shares of one secret by point, as sent; `halves` says which secret is needed."""
     shares: dict[int, dict[int, int]] = {dealer: {} for dealer in halves}
     liars = set()
     for dealer, half in halves.items():
         for holder in sent[dealer].keys() & revealed.keys():
-            own = revealed[holder].seeds if half == OF_SEED else revealed[holder].keys
+            share_keys = revealed[holder].seeds if half == OF_SEED else revealed[holder].keys
             try:
-                shares[dealer][holder + 1] = secure_client.open_share(own.get(dealer, b""), sent[dealer][holder][half])
+                shares[dealer][holder + 1] = secure_client.open_share(
+                    share_keys.get(dealer, b""), sent[dealer][holder][half]
+                )
             except ProtocolError:
                 liars.add(holder)
     for holder in sorted(liars):
-        blame(holder, "revealed what does not open the shares that it was sent")
+        blame(holder, "revealed a key that does not open the shares it was sent")
     return shares
 
 
@@ -139,7 +154,7 @@ def _combine_all(
     keys: Mapping[int, AdvertisedKeys],
     blame: Blame,
 ) -> dict[int, bytes]:
-    """The secret of each dealer. All shares are as they were sent, so one that does not fit is the dealer's doing."""
+    """The secret of each dealer. All shares are as sent, so an inconsistent one is the dealer's fault."""
     secrets: dict[int, bytes] = {}
     for dealer, half in halves.items():
         if len(shares[dealer]) < attempt.terms.threshold:
@@ -150,21 +165,21 @@ def _combine_all(
                 secrets[dealer] = secret
     liars = sorted(set(halves) - set(secrets))
     for dealer in liars:
-        blame(dealer, "sent its neighbours shares that do not give what it is committed to")
+        blame(dealer, "sent its neighbours shares that contradict its commitment")
     if liars:
-        raise ProtocolError(f"the shares of {len(liars)} clients do not fit what they are committed to.")
+        raise ProtocolError(f"the shares of {len(liars)} clients contradict their commitments.")
     return secrets
 
 
 def _is_committed(attempt: Attempt, dealer: int, keys: AdvertisedKeys, half: slice, secret: bytes) -> bool:
-    """Whether this is the secret that a dealer's commitment, or its public key, is of."""
+    """Whether a dealer's commitment, or its public key, belongs to this secret."""
     if half == OF_SEED:
         return attempt.expand_seed(dealer, secret)[0] == keys.commitment
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() == keys.mask_key
 
 
 def _usable(keys: AdvertisedKeys) -> bool:
-    """Whether a secret can be agreed on with either key: not so with a few that belong to small groups."""
+    """Whether both keys can be used for key agreement, unlike the few that belong to small groups."""
     probe = X25519PrivateKey.generate()
     try:
         for key in (keys.mask_key, keys.envelope_key):

@@ -27,21 +27,21 @@ from rrcluster import checks
 from rrcluster.errors import PrivacyError, ProtocolError
 from rrcluster.federation.secagg.masks import KEY_BYTES, digest
 
-COMPLETE = 100  # clients up to which everybody masks with everybody
-_FAILURE = 2.0**-40  # what the ring's order may cost in all
-_TRIES = 2.0**64  # orders that who writes the agreement may try until one suits its colluders
+COMPLETE = 100  # clients up to which the graph is complete
+_FAILURE = 2.0**-40  # total failure probability of the ring's order
+_TRIES = 2.0**64  # member orders an attacker may try before publishing the agreement
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Who takes part, how long a message is, and how many may be missing or collude. Public."""
+    """The clients, the message length, and the numbers that may be missing or collude. Public."""
 
-    settings: bytes  # digest of the federation's settings, which the clients' operators agreed to
+    settings: bytes  # digest of the agreed settings
     identities: tuple[bytes, ...]  # (n,) public keys for signatures; a client's place is its number here
     width: int  # words of a message
-    least_survivors: int  # fewer are never unmasked
-    most_colluders: int  # clients that may work for the server
-    reach: int | None = None  # neighbours on either side; None: everybody is a neighbour
+    least_survivors: int  # sums of fewer are never unmasked
+    most_colluders: int  # clients that may collude with the server
+    reach: int | None = None  # neighbours on either side; None: all clients
 
     def __post_init__(self) -> None:
         n = len(self.identities)
@@ -76,24 +76,24 @@ class Terms:
 
     @property
     def neighbourhood_size(self) -> int:
-        """Of a client with itself: the holders of its shares."""
+        """Size of a client's neighbourhood, itself included: the holders of its shares."""
         return self.num_clients if self.reach is None else 2 * self.reach + 1
 
     @cached_property
     def local_colluders(self) -> int:
-        """Most colluders in one neighbourhood, but for `failure_probability`."""
+        """Most colluders in one neighbourhood, except with `failure_probability`."""
         if self.reach is None:
             return self.most_colluders
         return _local_colluders(self.num_clients, self.reach, self.most_colluders)
 
     @property
     def failure_probability(self) -> float:
-        """That the ring puts more than `local_colluders` into a neighbourhood; belongs into delta."""
+        """Probability that the ring puts more than `local_colluders` into a neighbourhood; part of delta."""
         return 0.0 if self.reach is None else _FAILURE
 
     @property
     def threshold(self) -> int:
-        """Shares that give a secret; also how many of a survivor's neighbourhood must survive.
+        """Shares that give a secret; also the fewest survivors in a survivor's neighbourhood.
 
         More than half of the honest holders together with all colluders among them, so that two secrets of one client
         would need two answers of some honest holder. On the ring also so many that every honest survivor has an honest
@@ -110,7 +110,7 @@ class Terms:
 
     @cached_property
     def digest(self) -> bytes:
-        """Of all of this."""
+        """The digest of the terms."""
         numbers = (self.width, self.least_survivors, self.most_colluders, self.reach or 0)
         return digest(b"rrcluster secure aggregation 2", self.settings, repr(numbers).encode(), *self.identities)
 
@@ -132,7 +132,7 @@ class Terms:
         return tuple(tuple(int(place) for place in hood) for hood in by_place)
 
     def check_survivors(self, survivors: tuple[int, ...]) -> None:
-        """Refuse a list at which anything less than the whole sum could be learnt, or not enough noise is in it."""
+        """Refuse a list that would reveal anything less than the whole sum, or a sum with too little noise."""
         alive = set(survivors)
         if list(survivors) != sorted(alive) or not alive <= set(range(self.num_clients)):
             raise ProtocolError("survivors must be distinct places in rising order.")
@@ -143,7 +143,7 @@ class Terms:
 
 
 def _local_colluders(num_clients: int, reach: int, most_colluders: int) -> int:
-    """The least c such that, but for probability 2^-40, none of `_TRIES` orders has more colluders than c anywhere."""
+    """The least c such that, except with probability 2^-40, no neighbourhood in any of `_TRIES` orders exceeds c."""
     neighbours = hypergeom(num_clients - 1, most_colluders, 2 * reach)
     bound = _FAILURE / _TRIES / num_clients
     return bisect_left(range(most_colluders), True, key=lambda count: bool(neighbours.sf(count) <= bound))
