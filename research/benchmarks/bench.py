@@ -1,10 +1,11 @@
-"""What a user meets on this machine's cores, as one table: ours, peers that are installed, ratio and bound.
+"""Benchmarks of everyday commands on this machine's cores, as one table: rrcluster, installed peers, ratio and bound.
 
-Sections: `start` (first words, first round, cold and warm, import, demo), `modules` (networks that people bring, and
-`edges`, beside a plain loop of two processes), `w` (workload W beside the plain loop, pfl and Flower) and `everybody`
-(1000 clients in every round). Contenders take turns. Beside the clock stands processor time, which alone means anything
-on a busy machine. The table is written to docs/results/bench.json with machine and commit; what fell by more than a
-tenth by processor time since the one that is there is named. Usage: bench.py [SECTION ...] [--turns N] [--keep].
+Sections: `start` (first words, first round, cold and warm, import, demo), `modules` (users' networks, and `edges`,
+beside a plain loop of two processes), `w` (workload W beside the plain loop, pfl and Flower) and `everybody` (1000
+clients in every round). Contenders take turns. The table has processor time beside wall-clock time, since only the
+former is meaningful on a busy machine. It is written to docs/results/bench.json with machine and commit; entries that
+got more than a tenth slower in processor time than in the existing file are named. Usage: bench.py [SECTION ...]
+[--turns N] [--keep].
 """
 
 import argparse
@@ -30,11 +31,11 @@ HERE = Path(__file__).resolve().parent
 ROOT, RESULT = HERE.parents[1], HERE.parents[1] / "docs" / "results" / "bench.json"
 RRCLUSTER = [sys.executable, "-m", "rrcluster"]
 MOST_FALL = 0.1
-TICK = 1 / os.sysconf("SC_CLK_TCK")  # what processor time is counted in
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # unit of processor time
 
 
 def row(name, *, clock=None, cpu=None, peer="", peer_clock=None, peer_cpu=None, most=None, least=None, memory=None):
-    """One line: seconds of ours, of a peer, and how much faster ours is; `most` seconds or GB, or the `least` ratio."""
+    """One line: seconds of rrcluster and of a peer, and their ratio; `most` seconds or GB, or the `least` ratio."""
     line = {"name": name, "clock": clock, "cpu": cpu, "peer": peer, "peer_clock": peer_clock, "peer_cpu": peer_cpu}
     line |= {"ratio": peer_clock / clock, "cpu_ratio": peer_cpu / max(cpu, TICK)} if peer else {}
     line |= {"most": most, "least": least, "memory_gb": memory}
@@ -53,7 +54,7 @@ def bound(entry):
 
 
 def first_round(folder, cache, options=(), until=1, lines="rounds.jsonl"):
-    """Clock and processor time to the first words and to `until` rounds of `rrcluster run`, and the process's peak."""
+    """Clock and processor time to the first words and to `until` rounds of `rrcluster run`, and its peak memory."""
     leader, follower = pty.openpty()
     environment = os.environ | {"XDG_CACHE_HOME": str(cache), "TERM": "xterm"}
     began = time.perf_counter()
@@ -91,7 +92,7 @@ def first_round(folder, cache, options=(), until=1, lines="rounds.jsonl"):
 
 
 def peak(root):
-    """GB: the largest resident size of a process, and of those it started, without what they share with it."""
+    """Peak memory in GB: the largest resident size of a process and its children, shared memory counted once."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -105,7 +106,7 @@ def peak(root):
 
 
 def timed(command, environment=None):
-    """Clock and processor time of a command and what it started."""
+    """Clock and processor time of a command and its children."""
     before, began = os.times(), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, env=os.environ | (environment or {}), cwd=ROOT)
     after = os.times()
@@ -202,9 +203,9 @@ SECTIONS = {"start": start, "modules": modules, "w": w, "everybody": everybody}
 
 
 def falls(rows, before):
-    """What is slower by more than a tenth: ratios by processor time; seconds only on the same machine.
+    """Entries that got slower by more than a tenth: ratios by processor time; seconds only on the same machine.
 
-    Not what takes less than ten ticks of processor time.
+    Entries below ten ticks of processor time are left out.
     """
     known = {entry["name"]: entry for entry in before.get("rows", [])}
     named = []

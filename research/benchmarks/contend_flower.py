@@ -20,7 +20,7 @@ client_app = ClientApp()
 
 
 def kept():
-    """This process's module and data, made once."""
+    """This process's module and data, created once."""
     if not KEPT:
         torch.set_num_threads(1)
         inputs, targets, starts = load(PATH)
@@ -53,7 +53,7 @@ def train(message: Message, context: Context):
 
 
 class Driven(FedAvg):
-    """FedAvg that waits for a word before each round and says how long it took."""
+    """FedAvg that waits for a word before each round and prints the round's time."""
 
     def configure_train(self, server_round, arrays, config, grid):
         if server_round == 1:  # the first round starts the actors and is not measured

@@ -1,7 +1,7 @@
-"""Apple's pfl in its strongest form: two processes with one thread each, channels last, half of the cohort each.
+"""Apple's pfl at its fastest: two processes with one thread each, channels last, half of the cohort each.
 
-Each process runs pfl's own simulated backend over its clients, and the sums are not even exchanged: what pfl's own
-distribution over processes costs on top is left out, to its advantage.
+Each process runs pfl's own simulated backend over its clients, and the sums are not even exchanged: the cost of pfl's
+own distribution over processes is left out, to its advantage.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ PROCESSES = 2
 
 
 class Module(torch.nn.Module):
-    """The network with what pfl asks for."""
+    """The network with the methods that pfl requires."""
 
     def __init__(self):
         super().__init__()

@@ -101,7 +101,7 @@ def work(path, which, jobs, results):
 
 
 def plain(path):
-    """The plain loop: two spawned workers of one thread, one channels-last module reused, data at hand."""
+    """The plain loop: two spawned workers of one thread, one channels-last module reused, data preloaded."""
     context = multiprocessing.get_context("spawn")
     jobs, results = [context.Queue() for _ in range(PROCESSES)], context.Queue()
     for which, queue in enumerate(jobs):
@@ -120,7 +120,7 @@ def plain(path):
 
 
 def trained(host, starts, part):
-    """The sum of what some clients train, each from the first model, or from the one of least loss."""
+    """The summed updates of some clients, each trained from the first model, or from the one of least loss."""
     from rrcluster.engine import protocol as calls
     from rrcluster.engine.protocol import LocalSettings
 
@@ -132,7 +132,7 @@ def trained(host, starts, part):
 
 
 def ours(path, name="auto"):
-    """Ours: the engine of `engine = auto`, or the one named, on as many hosts as there are cores."""
+    """The rrcluster contender: the engine of `engine = auto`, or the one named, on as many hosts as there are cores."""
     import rrcluster as rr
     from rrcluster.engine.pick_engine import pick_engine
     from rrcluster.engine.reference import CPU
@@ -153,7 +153,7 @@ def ours(path, name="auto"):
         parts = [(np.arange(first, min(first + engine.part, len(targets))), chooses) for first in firsts]
         sum(hosts.map(trained, starts, parts))
 
-    train(chooses=False)  # the processes are there, as those of the others are
+    train(chooses=False)  # starts the processes, as the other contenders have
     answer(lambda: train(chooses=False), lambda: train(chooses=True))
 
 
@@ -163,7 +163,7 @@ CLIENTS, SAMPLES = 100, 60
 
 
 def contenders():
-    """Name -> command; peers only where their environment is there."""
+    """Name -> command; peers only where their environment is installed."""
     found = {"rrcluster": [sys.executable, HERE / "contenders.py", "ours"]}
     found["plain loop"] = [sys.executable, HERE / "contenders.py", "plain"]
     for name in ("pfl", "flower"):
@@ -176,7 +176,7 @@ def contenders():
 
 
 def write_workload(path, clients):
-    """60 images for each client; from the bundled images, some twice, where the full data is not there."""
+    """60 images for each client, from the bundled images (some of them twice) if the full data is missing."""
     from rrcluster.data.build import load_federated
     from rrcluster.errors import DataError
     from rrcluster.models import make_model
@@ -215,7 +215,7 @@ def seconds(process, word):
 
 
 def processor_seconds(root):
-    """Of a process and all below it, since they started."""
+    """Processor time of a process and its descendants since their start."""
     children, used = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

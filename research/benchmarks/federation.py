@@ -43,7 +43,7 @@ HONEST = ["--least-honest", "5", "--most-colluders", "1"]  # of 8: two members m
 
 @dataclass
 class Traffic:
-    """Bytes between nodes and the gate, as they pass a socket: TLS, headers and polling included."""
+    """Bytes between nodes and the gate at the socket: TLS, headers and polling included."""
 
     gate: str
     up: int = 0
@@ -82,10 +82,10 @@ class Traffic:
 
 
 def processor_seconds():
-    """Of this process and of all that it started: members, SuperLink, gate."""
+    """Processor time of this process and all its children: members, SuperLink, gate."""
     spent, ticks = sum(os.times()[:4]), 0
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended, and is counted among those that were
+        with contextlib.suppress(OSError):  # an ended process is counted with its parent's children
             words = path.read_text().rpartition(")")[2].split()
             ticks += (int(words[11]) + int(words[12])) * (int(words[1]) == os.getpid())
     return spent + ticks / os.sysconf("SC_CLK_TCK")
@@ -106,9 +106,9 @@ class Asked:
 
 @dataclass
 class Watched:
-    """Notes every question that the server asks, and makes things fail at some of them."""
+    """A transport that records every question of the server, and causes failures at some of them."""
 
-    accidents: dict = field(default_factory=dict)  # (round, stage) -> what to do just before, given the transport
+    accidents: dict = field(default_factory=dict)  # (round, stage) -> action on the transport just before
     asked: list = field(default_factory=list)
 
     def __enter__(self):
@@ -135,13 +135,13 @@ class Watched:
         FlowerTransport.ask = self._own
 
     def rounds(self):
-        """Questions by round, the greeting and the farewell left out."""
+        """Questions by round, without the greeting and the farewell."""
         numbers = sorted({asked.round_index for asked in self.asked if asked.round_index >= 0})
         return [[asked for asked in self.asked if asked.round_index == number] for number in numbers]
 
 
 def enrol(base, settings, mode):
-    """Folders, certificates, keys and signatures of a federation and its members, by the commands for it."""
+    """Create folders, certificates, keys and signatures of a federation and its members, with its own commands."""
     trial, names = base / "trial", [f"member-{number + 1}" for number in range(MEMBERS)]
     (base / "settings.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -198,7 +198,7 @@ class Processes:
 
 
 def train(base, settings, mode, accidents):
-    """One training by `rrcluster federation serve`; what was noted of it, and the traffic."""
+    """One training by `rrcluster federation serve`; its recorded questions, and the traffic."""
     trial, folders = enrol(base, settings, mode)
     gate = f"127.0.0.1:{free_port()}"
     engine = "batched" if mode == "secure" else "reference"
@@ -213,7 +213,7 @@ def train(base, settings, mode, accidents):
 
 
 def same_as_simulator(folder):
-    """Whether released sizes (float64) and models (float32, as handed out) are those of a simulation, bit by bit."""
+    """Whether released sizes (float64) and models (float32) equal those of a simulation, bit by bit."""
     settings = {name: value for name, value in folder.agreement().settings.items() if value is not None}
     records = list(build_experiment(**settings, engine="reference").rounds())
     released = [json.loads(text)["sizes"] for text in (folder.run / "rounds.jsonl").read_text().splitlines()]

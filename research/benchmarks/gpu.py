@@ -3,11 +3,15 @@
     python research/benchmarks/gpu.py [SECTION ...] [--turns N] [--device cuda]
 
 rounds  milliseconds of a round: workload W (FedAvg), IFCA with k = 4 by the cnn and by the default network, ten slots
+
         beside Poisson cohorts, and everybody in every round; they take turns
+
 equal   the largest difference of a model between this device and the CPU after 20 seeded rounds
 plain   local training stacked, beside a plain loop over the clients with cuDNN on the same GPU
 sweep   seconds of whole commands: 24 runs of edges and 144 of the cnn, 100 rounds each; start NVIDIA's multi-process
+
         service before
+
 table   seconds of `rrcluster reproduce fashion`, 630 runs
 
 Needs fashion-mnist (`rrcluster data get fashion-mnist`) and a CUDA device.
@@ -38,7 +42,7 @@ from rrcluster.simulation.simulate import simulate
 
 W = {"data": "fashion-mnist", "delta": 1e-3, "noise_multiplier": 1.0}
 WARM, TIMED = 20, 50  # rounds of a turn
-STARTED = []  # when the first round of this process was done
+STARTED = []  # end of this process's first round
 EDGES = {"algorithm": "ifca", "model": "edges", "num_clusters": 4}
 ROUNDS = {  # name -> settings, most milliseconds
     "W (FedAvg, cnn)": ({"algorithm": "fedavg", "model": "cnn", "num_clusters": 1}, 3.5),
@@ -65,7 +69,7 @@ PLAIN = (  # model, shape of a sample, clients, batch
     ("lstm", (80,), 30, 20),
     ("lstm", (80,), 300, 20),  # ten runs of 30
 )
-SAMPLES, LOOPED = 100, 4  # of a client; clients of the plain loop
+SAMPLES, LOOPED = 100, 4  # samples of a client; clients of the plain loop
 
 
 def said(name, figure, unit, most):
@@ -74,7 +78,7 @@ def said(name, figure, unit, most):
 
 
 def seconds_of_rounds(settings, count, device):
-    """Seconds of each of `count` rounds, and the models at the end; says when the first of this process was done."""
+    """Seconds of each of `count` rounds, and the models at the end; prints the time to this process's first round."""
     experiment = make_experiment(from_flat({**W, **settings, "num_rounds": count, "device": device}))
     records = simulate(
         data=experiment.data,
@@ -96,7 +100,7 @@ def seconds_of_rounds(settings, count, device):
 
 
 def since_start():
-    """Seconds since this process was started; Linux alone tells."""
+    """Seconds since this process started; Linux only."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
@@ -138,7 +142,7 @@ def plain(*_):
 
 
 def best(work):
-    work()  # compiles, records
+    work()  # compiles and records
     seconds = []
     for _ in range(3):
         torch.cuda.synchronize()
@@ -162,7 +166,7 @@ def plain_loop(module, cohort, batch):
 
 
 def whole(name, most, *command):
-    """Seconds of a command of ours."""
+    """Seconds of one of our commands."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "rrcluster", *command], check=True, stdout=subprocess.DEVNULL)
     said(name, time.perf_counter() - began, "s", most)

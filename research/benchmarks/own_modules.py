@@ -1,7 +1,8 @@
-"""Networks that people bring: `ours`, by the engine that `auto` picks, or `plain`, a loop in two processes.
+"""Users' networks: `ours`, by the engine that `auto` picks, or `plain`, a loop in two processes.
 
-The plain loop has one thread a process, channels-last weights and images, half of the clients each, their data at
-hand. Usage: own_modules.py ours|plain NAME, driven as contenders.answer says ("train"); `bench.py modules` compares.
+The plain loop has one thread a process, channels-last weights and images, half of the clients each, their data
+preloaded. Usage: own_modules.py ours|plain NAME, driven as contenders.answer says ("train"); `bench.py modules`
+compares.
 """
 
 import multiprocessing
@@ -50,7 +51,7 @@ class Encoder(nn.Module):
 
 
 class Lstm(nn.Module):
-    """The class of a sequence by its last state."""
+    """Classifies a sequence by its last state."""
 
     def __init__(self, inputs=32, width=32):
         super().__init__()
@@ -90,7 +91,7 @@ MODULES = {
     "transformer encoder": (Encoder, (12, 32), 0),
     "LSTM": (Lstm, (12, 32), 0),
     "embedding": (embedding, (12,), 500),
-    "small ResNet": (resnet, (3, 32, 32), 0),  # images as CIFAR's
+    "small ResNet": (resnet, (3, 32, 32), 0),  # images like CIFAR's
     "large LSTM": (partial(Lstm, 64, 128), (20, 64), 0),
     "large dense": (partial(dense, 256, 256, 128), (256,), 0),
     "very large dense": (partial(dense, 784, 512, 512), (784,), 0),
@@ -141,7 +142,7 @@ def ours(name):
         sum(hosts.map(trained, start, parts))
 
     train()
-    if name != EDGES:  # the processes of a long run, as those of the plain loop are there
+    if name != EDGES:  # start the processes, as those of the plain loop are running
         until, seen = time.perf_counter() + WARM, set()
         while time.perf_counter() < until or len(seen) < PROCESSES:
             train()
@@ -155,7 +156,7 @@ def who(*_):
 
 
 def trained(host, start, ids):
-    """The sum of what some clients' training changes."""
+    """The sum of some clients' updates."""
     from rrcluster.engine import protocol as calls
 
     zeros, cohort = np.zeros(len(ids), dtype=int), host.data.cohort(ids)

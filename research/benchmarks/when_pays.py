@@ -1,4 +1,4 @@
-"""When does what pay? Made populations, by rows per client, how far clients differ, and noise.
+"""When does personalisation pay? Made populations, by rows per client, differences between clients, and noise.
 
 Clients differ in their intercept by a normal of some spread and in every slope by half of that; or they are in three
 groups, which differ in their mean columns and in their slopes. The default against one model, and against itself with
@@ -29,7 +29,7 @@ PERSONAL, DEFAULT = ONE | {"personal": True}, {"algorithm": "mixed-effects"}
 
 
 def population(rng, *, clients, rows, spread, groups=1):
-    """Columns of a table: clients with so many rows to train on, and more to test on."""
+    """Table columns: clients with `rows` rows for training, and more for testing."""
     size = round(rows / (1 - TEST_SHARE)) if rows > 2 else 3
     group = rng.integers(0, groups, clients)
     means = rng.normal(size=(groups, COLUMNS)) if groups > 1 else np.zeros((1, COLUMNS))

@@ -1,12 +1,12 @@
 """The convergence bounds: the one-round theorem, term by term, and the corollary over T rounds.
 
-After a round the error is at most contraction * error + floor; over many rounds floor / (1 - contraction) remains.
-`*_printed` is the paper's formula as it stands; the plain name is what docs/theory.md proves. tau is `misassignment`,
-delta_c `failure_probability`.
+After a round the error is at most contraction * error + floor; over many rounds floor
+(1 - contraction) remains. `*_printed` is the paper's formula as it stands; the plain name is the one proved in
+docs/theory.md. tau is `misassignment`, delta_c `failure_probability`.
 
 `compare` has every term in both forms over a range of B, and the assumptions that a setting breaks: a bound whose
-assumption fails says nothing. What a setting cannot show (fresh data for choice and gradient, no clipping, variances
-that hold near the models) is stated in docs/theory.md.
+assumption fails says nothing. Assumptions that a setting cannot show (fresh data for choice and gradient, no clipping,
+variances that hold near the models) are stated in docs/theory.md.
 """
 
 import math
@@ -20,7 +20,7 @@ from rrcluster_research.lemma import Setting, misassignment, misassignment_print
 class RoundBound:
     """With probability at least 1 - delta_c, a cluster's next error is at most contraction * error + floor."""
 
-    misassignment: float  # tau, that the terms below were computed with
+    misassignment: float  # tau, used in the terms below
     contraction: float
     own_noise: float  # gradients of the cluster's own clients around their mean
     bias: float  # mean gradients of clients that belong elsewhere
@@ -29,7 +29,7 @@ class RoundBound:
 
     @property
     def floor(self) -> float:
-        """epsilon of the theorem: what does not shrink with the error."""
+        """epsilon of the theorem: the part that does not shrink with the error."""
         return self.own_noise + self.bias + self.wrong_noise + self.privacy_noise
 
     def error_after(self, error: float) -> float:
@@ -38,7 +38,7 @@ class RoundBound:
 
 
 def one_round_printed(setting: Setting) -> RoundBound:
-    """Theorem as printed, with tau as printed. Infinite where it divides by zero or takes the root of less."""
+    """Theorem as printed, with tau as printed. Infinite where it divides by zero or takes the root of a negative."""
     s, tau = setting, misassignment_printed(setting).total
     return RoundBound(
         misassignment=tau,

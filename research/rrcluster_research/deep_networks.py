@@ -16,11 +16,11 @@ from rrcluster.models import Shipped
 from rrcluster.models.model import Model, Parameters
 from rrcluster.models.networks import dense
 
-Cell = tuple[Tensor, Tensor, Tensor]  # state, memory, what the backward pass needs of the gates
-NORM_GROUPS = 8  # of the cifar-cnn
-EMBEDDING, LSTM_HIDDEN, LAYERS = 8, 256, 2  # of the lstm
+Cell = tuple[Tensor, Tensor, Tensor]  # state, memory, and the gate values for the backward pass
+NORM_GROUPS = 8  # for the cifar-cnn
+EMBEDDING, LSTM_HIDDEN, LAYERS = 8, 256, 2  # for the lstm
 _WIDTHS = (32, 64, 128, 128)
-_ours = partial(Model, own=False)  # their code is here, and keeps nothing of a client
+_ours = partial(Model, own=False)  # their code is here, and keeps no state of a client
 
 
 class Recurrence(torch.autograd.Function):
@@ -173,7 +173,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  #
         nn.ReLU(),
         nn.Linear(32, outputs),
     )
-    fast = "fast_cnn" if outputs > 1 else ""  # which computes cross-entropy, not squared error
+    fast = "fast_cnn" if outputs > 1 else ""  # computes cross-entropy only, not squared error
     return _ours("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
 
 
@@ -191,8 +191,9 @@ def _cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
 def edges_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:
     """The `cnn` with a first layer that starts as edge filters: eight directions, each with its negative.
 
-    Noise leaves the first layers of a network close to where they start, so a good start helps. Every layer is trained.
-    The filters are odd Gabor functions of wavelength 6 pixels and norm 1: a formula, which holds nobody's data.
+    Noise leaves the first layers of a network close to their initial values, so a good start helps. Every layer is
+    trained. The filters are odd Gabor functions of wavelength 6 pixels and norm 1: a formula that contains nobody's
+    data.
     """
     made = cnn(input_shape, outputs)
     along = torch.arange(8) - 3.5
@@ -238,7 +239,7 @@ def _cifar_cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
 
 
 class CharacterLSTM(nn.Module):
-    """Embedding(8), two LSTM layers of 256, a linear layer on the last state: the character that comes next."""
+    """Embedding(8), two LSTM layers of 256, a linear layer on the last state, which predicts the next character."""
 
     def __init__(self, vocabulary: int) -> None:
         """Layers for a vocabulary of this size."""

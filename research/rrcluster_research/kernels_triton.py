@@ -1,18 +1,18 @@
-"""`rng.client_words` as Triton kernels: Philox4x32-10, counter (id low, id high, block, 0), a key per client.
+"""Triton kernels: clients' random words, and one linear layer with cross-entropy.
 
-One linear layer and cross-entropy in Triton: a program does all steps of a client, or one model on its samples.
-
-A model is PyTorch's flat vector: weights (CLASSES, F), then biases. Inputs have rows of PITCH numbers, zero from F on.
-A program's sums have a fixed order, so a client's numbers do not depend on how many others are stacked. Features are
-read BLOCK at a time, so that a layer of any width fits.
+`rng.client_words` is Philox4x32-10, counter (id low, id high, block, 0), with a key per client.
+For the layer, a program does all steps of a client, or one model on its samples. A model is PyTorch's flat vector:
+weights (CLASSES, F), then biases. Inputs have rows of PITCH numbers, zero from F on. A program's sums have a fixed
+order, so a client's numbers do not depend on how many others are stacked. Features are read BLOCK at a time, so that a
+layer of any width fits.
 """
 
 import triton
 import triton.language as tl
 from triton.language.random import philox_impl
 
-POSITION_BITS, POSITIONS = tl.constexpr(20), tl.constexpr((1 << 20) - 1)  # a sample's place, behind its word
-ABSENT = tl.constexpr(1 << 60)  # sorts behind every word
+POSITION_BITS, POSITIONS = tl.constexpr(20), tl.constexpr((1 << 20) - 1)  # a sample's place, in the bits below its word
+ABSENT = tl.constexpr(1 << 60)  # sorts after every word
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def step_rows(integers, out, groups, step, per_epoch, WIDTH: tl.constexpr):
     about = integers + client * 6
     name, start, size = tl.load(about + 1), tl.load(about + 2), tl.load(about + 3)
     position = tl.arange(0, WIDTH)
-    draw = epoch * size + position  # among the client's own
+    draw = epoch * size + position  # position among the client's own draws
     zero = tl.zeros([WIDTH], dtype=tl.uint32)
     low, high = zero + name.to(tl.uint32), zero + (name >> 32).to(tl.uint32)
     k0, k1 = zero + tl.load(about + 4).to(tl.uint32), zero + tl.load(about + 5).to(tl.uint32)
@@ -57,7 +57,7 @@ def step_rows(integers, out, groups, step, per_epoch, WIDTH: tl.constexpr):
     tl.store(out + target, row.to(tl.int32), mask=position < per_epoch * step)
 
 
-COPIED = tl.constexpr(1024)  # numbers of a model that are copied at once
+COPIED = tl.constexpr(1024)  # numbers of a model copied at once
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a b, with operands rounded as PRECISION says; sums are float32."""
     if PRECISION == "bf16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    else:  # Triton drops a branch, not what follows one
+    else:  # Triton drops an untaken branch, but not the code after a return
         return tl.dot(a, b, acc, input_precision=PRECISION)
 
 
@@ -100,7 +100,7 @@ def train(
     F: tl.constexpr, PITCH: tl.constexpr, CLASSES: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """changes (G, D): what SGD on the rows `where` (STEPS, G, S) of `inputs` changes; a row of -1 is absent."""
+    """changes (G, D) by SGD on the rows `where` (STEPS, G, S) of `inputs`; a row of -1 is absent."""
     D: tl.constexpr = (F + 1) * CLASSES
     group = tl.program_id(0).to(tl.int64)
     start, vector = models + tl.load(integers + group * 6) * D, changes + group * D

@@ -1,8 +1,8 @@
-"""What the bounds read, under our names, and the misassignment lemma: how likely a client ends in another's cluster.
+"""The quantities of the bounds, and the misassignment lemma: how likely a client ends up in another's cluster.
 
 The lemma has three factors, each in two forms: `*_printed` is the paper's formula as it stands (its lemma and the proof
-in the appendix), the plain name is what docs/theory.md proves. Every bound is at most 1 where the corrected form is
-meant.
+in the appendix), the plain name is the one proved in docs/theory.md. Every bound is at most 1 where the corrected form
+is meant.
 """
 
 import math
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Setting:
-    """One round of RR-Cluster (IFCA) with every client in it, as the theory sees it.
+    """One round of RR-Cluster (IFCA) with every client in it, in the terms of the theory.
 
-    Nothing is refused here: `convergence.failed_round` says which assumption a setting breaks, by name.
+    Nothing is refused here: `convergence.failed_round` names the assumptions that a setting breaks.
     """
 
     num_clients: int  # M
@@ -41,13 +41,13 @@ class Setting:
 
     @property
     def average_size(self) -> float:
-        """M / k, clients in a cluster on average."""
+        """M / k, the average number of clients in a cluster."""
         return self.num_clients / self.num_clusters
 
 
 @dataclass(frozen=True)
 class Misassignment:
-    """tau and where it comes from."""
+    """tau and its three parts."""
 
     choice: float  # the client's own loss misleads it
     identifier: float  # noise on the identifier changes the choice
@@ -74,7 +74,7 @@ def misassignment(setting: Setting) -> Misassignment:
 
 
 def _arguments(setting: Setting) -> tuple[dict[str, Any], ...]:
-    """What the bounds on the three errors read: choice, identifier, rebalancing."""
+    """Arguments for the bounds on the three errors: choice, identifier, rebalancing."""
     names = (
         ("loss_std", "margin", "strong_convexity", "separation", "num_clusters"),
         ("identifier_noise_multiplier", "num_clusters"),
@@ -101,7 +101,7 @@ def choice_error(
 
 
 def loss_gap(*, margin: float, strong_convexity: float, separation: float) -> float:
-    """beta lambda Delta^2: at least so much more a client loses, in expectation, at another cluster's model."""
+    """beta lambda Delta^2: the least expected extra loss of a client at another cluster's model."""
     return margin * strong_convexity * separation**2
 
 
@@ -118,7 +118,7 @@ def identifier_error(*, identifier_noise_multiplier: float, num_clusters: int) -
     analytic integrand that dies off at both ends. Never above the printed bound.
     """
     sigma, k = identifier_noise_multiplier, num_clusters
-    if k == 1 or sigma < 1 / 60:  # below, the probability is less than the least float
+    if k == 1 or sigma < 1 / 60:  # below, the probability is less than the smallest float
         return 0.0
     import numpy as np
     from scipy.special import log_ndtr

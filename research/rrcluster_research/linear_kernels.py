@@ -12,7 +12,7 @@ from rrcluster.models.model import Model
 
 TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _ALIGNED = 4  # numbers: rows of inputs begin at multiples of 16 bytes
-_LARGEST_BATCH, _MOST_CLASSES = 64, 128  # that one program holds in registers
+_LARGEST_BATCH, _MOST_CLASSES = 64, 128  # limits of one program's registers
 _ROWS_JUDGED = 32
 BLOCK, WARPS, STAGES = 64, 4, 3  # features at once; measured on an H200
 
@@ -25,7 +25,7 @@ class LinearKernels:
     outputs: int
     precision: str
 
-    captured = False  # two launches: a graph of them would save nothing
+    captured = False  # two launches, which a graph would not speed up
 
     def fits(self, batch_size: int) -> bool:
         """Whether one program holds a batch of so many samples."""
@@ -33,14 +33,14 @@ class LinearKernels:
 
     @staticmethod
     def form(inputs: Tensor) -> Tensor:
-        """Inputs as the kernels read them: (n, ...) -> (n, pitch), rows padded with zeros."""
+        """Inputs in the kernels' layout: (n, ...) -> (n, pitch), rows padded with zeros."""
         flat = inputs.flatten(1)
         return torch.nn.functional.pad(flat, (0, -flat.shape[1] % _ALIGNED)).contiguous()
 
     def changes(
         self, inputs: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
     ) -> Tensor:
-        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `inputs`, from models[integers[:, 0]]."""
+        """(G, D) changes by SGD: where (steps, G, S) int32 rows of `inputs`, from models[integers[:, 0]]."""
         from rrcluster_research.kernels_triton import train
 
         steps, groups, samples = where.shape

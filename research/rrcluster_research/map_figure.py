@@ -11,9 +11,9 @@ from rrcluster.report.folders import DIAGNOSTIC
 from rrcluster.types import Array
 from rrcluster_research.read_reproduction import MeasuredColumn, MeasuredRow, Reproduced
 
-_FULL = 15.0  # points behind at which the colour ends
+_FULL = 15.0  # points behind at which the colour scale ends
 _WIDTH, _LINE, _MARGIN = 7.0, 0.26, 1.35  # inches
-_DARK = 8.0  # points behind from which numbers are white
+_DARK = 8.0  # points behind above which numbers are white
 _WORDS = {"accuracy": "mean accuracy", "worst_decile": "accuracy of the worst decile"}
 
 
@@ -105,7 +105,7 @@ def _paint(axes: Any, panel: MapPanel) -> None:
 
 
 def _spoken(panel: MapPanel) -> str:
-    """The panel in words: the mean over what was measured, for each method."""
+    """The panel as a sentence: the mean over measured cells, for each method."""
     means = [
         f"{name} {row[np.isfinite(row)].mean():.1f}"
         for name, row in zip(panel.methods, panel.behind, strict=True)

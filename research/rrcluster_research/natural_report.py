@@ -1,4 +1,4 @@
-"""The page and the figure of `natural`, from what was measured alone."""
+"""The page and the figure of `natural`, from its measurements."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _NOTE = (
 
 
 def make_page(cells: Sequence[Measured], *, test_share: float, figure: str) -> str:
-    """Everything measured, as Markdown."""
+    """All measurements as Markdown."""
     lines = ["# Real people: one model, their own, and groups", ""]
     lines += [_NOTE.format(share=test_share, delta=DELTA), "", *_summary(cells)]
     if figure:
@@ -94,7 +94,7 @@ def _clients(cells: Sequence[Measured], table: str) -> str:
 
 
 def _clients_table(cells: Sequence[Measured]) -> TextTable:
-    """What the default does to clients, against one model."""
+    """The effect of the default on clients, against one model."""
     rows = []
     for table in _tables(cells):
         ours, one = (_values(cells, table, name, "accuracy") for name in (OURS, ONE))
@@ -167,7 +167,7 @@ def _against(cells: Sequence[Measured]) -> TextTable:
 
 
 def _shared(cells: Sequence[Measured], table: str, method: str, other: str) -> Any:
-    """Mean accuracy over the seeds that the other has too; over all where one of them has no noise."""
+    """Mean accuracy over the seeds that both methods have; over all where one of them has no noise."""
     values, others = (_values(cells, table, name, "accuracy") for name in (method, other))
     quiet = not (CONTENDERS[method].noisy and CONTENDERS[other].noisy)
     known = estimate(value for seed, value in values.items() if quiet or seed in others)

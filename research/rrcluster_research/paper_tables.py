@@ -12,7 +12,7 @@ PUBLISHED = "published"
 _AT_ONCE = 3  # most budgets in one table
 _HEADS = {"identifier": "identifier", "joint": "joint (ours)", "none": "here"}
 
-Head = tuple[MeasuredColumn, str]  # a column of the paper, and what is shown of reproduced: published, or a mechanism
+Head = tuple[MeasuredColumn, str]  # a column of the paper, and its kind: published, or a mechanism
 
 
 def main_tables(reproduced: Reproduced) -> tuple[TextTable, ...]:

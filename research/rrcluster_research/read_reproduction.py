@@ -45,7 +45,7 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A method: what is published, and what was run."""
+    """A method: its published numbers and its runs."""
 
     key: str
     name: str
@@ -66,12 +66,12 @@ class Reproduced:
 
     @property
     def measure(self) -> str:
-        """The diagnostic that the paper shows."""
+        """The paper's diagnostic."""
         return str(self.about["measure"])
 
     @property
     def num_seeds(self) -> int:
-        """How many runs a cell should have."""
+        """The intended number of runs per cell."""
         return len(self.about["seeds"])
 
     @property
@@ -80,11 +80,11 @@ class Reproduced:
         return tuple(dict.fromkeys(column.panel for column in self.columns))
 
     def row(self, key: str) -> MeasuredRow | None:
-        """The row of that key; None where it was left out."""
+        """The row with that key; None if it was left out."""
         return next((row for row in self.rows if row.key == key), None)
 
     def column(self, key: str) -> MeasuredColumn | None:
-        """The column of that key; None where it was left out."""
+        """The column with that key; None if it was left out."""
         return next((column for column in self.columns if column.key == key), None)
 
     def runs(self, row: MeasuredRow, column: MeasuredColumn, mechanism: str) -> Mapping[int, Run]:
@@ -107,12 +107,12 @@ class Reproduced:
         return estimate(self.values(row, column, mechanism, measure).values())
 
     def published_gap(self, one: MeasuredRow, two: MeasuredRow, column: MeasuredColumn) -> float | None:
-        """By how many points the published number of `one` is above that of `two`; None unless both are there."""
+        """Points by which the published number of `one` exceeds that of `two`; None unless both exist."""
         first, second = one.published.get(column.key), two.published.get(column.key)
         return None if first is None or second is None else first - second
 
     def constant(self, column: MeasuredColumn) -> Estimate | None:
-        """The accuracy of always giving the most frequent answer; None where answers are not classes."""
+        """The accuracy of always answering with the most frequent class; None for regression."""
         return estimate(number(value) for value in self.about["constant"].get(column.key, ()))
 
 

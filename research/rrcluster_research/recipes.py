@@ -1,7 +1,8 @@
 """Settings of the methods in all studies. The paper states q and the grids of C, B, k, epochs and rates only.
 
-Settings at the defaults of `rrcluster run` are left out, except exploration, which every row sets: 0 is the published
-method, and with it there is no survey. Rows that explore have none either; the default's row has what `init` is then.
+Settings equal to the defaults of `rrcluster run` are left out, except exploration, which every row sets: 0 is the
+published method, and with it there is no survey. Rows that explore have none either; the default's row then has the
+default `init`.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ IMAGES: dict[str, Any] = {
 FASHION = IMAGES | {"data": "fashion-mnist", "partition": "rotation"}
 EMNIST = IMAGES | {"data": "emnist", "partition": "dirichlet", "model": "edges-coarse"}
 CIFAR = IMAGES | {"data": "cifar10", "partition": "rotation", "model": "edges-coarse"}
-BY_MODEL = {  # where a network is asked for by name
+BY_MODEL = {  # for networks that are requested by name
     "linear": {"update_clip": 0.2},
     "cnn": {"update_clip": 0.3, "local_lr": 0.03},
     "cifar-cnn": {"update_clip": 0.2},
@@ -137,7 +138,7 @@ def rebalanced(
 
 
 def ours() -> tuple[Row, ...]:
-    """Rows that the paper does not have: our default, exploration alone and coins alone."""
+    """Rows beyond the paper: our default, exploration alone and coins alone."""
     ifca = {"algorithm": "ifca"}
     return (
         Row("default", "Default: DP-IFCA + survey", DEFAULT),

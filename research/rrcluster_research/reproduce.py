@@ -71,7 +71,7 @@ class Reproduction:
     def own(self, row: Row, mechanism: str) -> Answer | None:
         """The settings in which a row differs from the others; the quick version may replace their values.
 
-        A row with a network of its own gets that network's settings, except those that the row sets itself.
+        A row with its own network gets that network's settings, except those that the row sets itself.
         """
         own = row.answers.get(mechanism)
         if own is None or isinstance(own, str):
@@ -82,12 +82,12 @@ class Reproduction:
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The settings of all rows and columns that do not set them."""
+        """The settings of all rows and columns that do not override them."""
         model = {**self.study.settings, **self._small, **self.changes}.get("model")
         return {**self._of_model(model), **self._small, **self.changes}
 
     def at_budget(self, column: Column) -> Settings:
-        """Settings for the epsilon of a column, if the table is run with another network; none in the quick version."""
+        """Settings for a column's epsilon, if the table is run with another network; empty in the quick version."""
         by_epsilon = {} if self.quick else self.study.by_budget.get(self.changes.get("model", ""), {})
         return by_epsilon.get(column.epsilon, {})
 
@@ -143,7 +143,7 @@ def plan_reproduction(
 
 
 def reproduce(plan: Reproduction, *, executor: Executor | None = None) -> Iterator[Step]:
-    """Run all jobs, resuming those that were interrupted, and write the description of the folder.
+    """Run all jobs, resuming interrupted ones, and write the description of the folder.
 
     A folder with runs of other settings is refused before anything is written: the table would describe them wrongly.
     """
@@ -178,7 +178,7 @@ def constant_accuracy(data: FederatedData) -> float:
 
 def _constants(plan: Reproduction) -> dict[str, list[float]]:
     """The constant predictor's accuracy for every column, by seed; empty for damaged data."""
-    known: dict[DataSettings, list[float]] = {}  # columns that differ in the budget alone have one population
+    known: dict[DataSettings, list[float]] = {}  # columns that differ only in budget share a population
     constants = {}
     for column in plan.columns:
         answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]
@@ -195,13 +195,13 @@ def _constants(plan: Reproduction) -> dict[str, list[float]]:
 def _constant_of(configs: Sequence[RunConfig]) -> list[float]:
     try:
         values = [constant_accuracy(load_population(config)) for config in configs]
-    except DataError:  # damaged: the runs will be refused with the reason
+    except DataError:  # the runs will be refused with the reason
         return []
     return [value for value in values if np.isfinite(value)]
 
 
 def _replaced(own: Settings, others: Settings) -> dict[str, Any]:
-    """The settings, with other values where there are any; nothing is added."""
+    """The settings with replaced values; nothing is added."""
     return {name: others.get(name, value) for name, value in own.items()}
 
 
@@ -214,7 +214,7 @@ def _missing(name: str, folder: str | None) -> str | None:
 
 
 def describe(plan: Reproduction, constants: Mapping[str, list[float]], failures: Mapping[str, str]) -> None:
-    """Write the description of the folder: what was planned, what is constant, and which runs failed."""
+    """Write the description of the folder: the plan, the constants, and the failed runs."""
     study = plan.study
     plan.out.mkdir(parents=True, exist_ok=True)
     shown = {row.key for row in plan.rows}

@@ -13,7 +13,7 @@ from rrcluster.data.catalogue import SOURCES
 from rrcluster.errors import ConfigError
 from rrcluster.storage import write_file
 
-NATURAL = "natural"  # tables of real people: no table of the paper
+NATURAL = "natural"  # tables of real people, not a table of the paper
 
 if TYPE_CHECKING:
     from rrcluster.runs.sweep import Outcome
@@ -42,7 +42,7 @@ class ReproduceCommand:
     list: bool = False
     """Show all names, what they reproduce and how many runs they take."""
     quick: bool = False
-    """A small version for a laptop, minutes instead of hours: fewer seeds, rounds and cells, stated in its table."""
+    """A small version for a laptop, minutes instead of hours: fewer seeds, rounds and cells, as its table says."""
     seeds: tuple[int, ...] = ()
     """Seeds; default five, with --quick two."""
     rows: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ReproduceCommand:
     tables: tuple[str, ...] = ()
     """natural: only these tables of real people, such as wages star; default eight of them."""
     model: str | None = None
-    """Another network, such as cnn, for all rows that do not have one of their own."""
+    """Another network, such as cnn, for all rows without their own."""
     delta: float | None = None
     """Another delta; default 1e-3, the paper's."""
     device: str = "auto"
@@ -60,9 +60,9 @@ class ReproduceCommand:
     out: Path | None = None
     """Folder; default runs/reproduce/NAME, with -quick and changed settings appended."""
     report: Path | None = None
-    """Run nothing: make tables, figures and page of this folder again."""
+    """Run nothing: make the tables, figures and page of this folder again."""
     json: bool = False
-    """Print the tables as JSON on stdout, nothing else."""
+    """Print only the tables, as JSON, on stdout."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
     """No progress."""
 
@@ -169,7 +169,7 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
 
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
-    """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
+    """Write the result's origin, unless this call ran nothing: then the existing file stays."""
     from rrcluster_research.paper_report import provenance
 
     if num_runs or taken:
@@ -186,7 +186,7 @@ def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:
-    """Write and print the tables, the runs that failed, and the paths of what was written."""
+    """Write and print the tables, the failed runs, and the paths of the files."""
     from rrcluster.runs.sweep import FAILED, REFUSED
     from rrcluster_research.paper_report import make_reproduction
 

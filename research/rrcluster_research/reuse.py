@@ -15,7 +15,7 @@ from rrcluster.storage import read_mapping, write_file
 
 
 def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
-    """Copy finished runs with exactly the settings of these jobs from other reproductions; return how many."""
+    """Copy finished runs with exactly the settings of these jobs from other reproductions; returns their number."""
     wanted: dict[str, list[Job]] = {}
     for job in jobs:
         if not job.folder.exists() and (config := _config(job)) is not None:
@@ -32,7 +32,7 @@ def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
 
 
 def of_other_settings(jobs: Sequence[Job]) -> Path | None:
-    """The first job's folder that holds a run, finished or not, with other settings than the job's."""
+    """The folder of the first job that contains a run, finished or not, with other settings than the job's."""
     for job in jobs:
         if (job.folder / "config.yaml").exists() and (wanted := _config(job)) is not None:
             existing = _read_config(job.folder)

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 IDENTIFIER, JOINT, NO_NOISE = "identifier", "joint", "none"
-Settings = Mapping[str, Any]  # of `rrcluster.runs.config`, flat
-Answer = Settings | str  # the settings of a row under a mechanism, or the reason why it is not run
+Settings = Mapping[str, Any]  # flat, of `rrcluster.runs.config`
+Answer = Settings | str  # the settings of a row under a mechanism, or why it is not run
 
 
 @dataclass(frozen=True)
 class Column:
     """One column: a population and a budget. `epsilon` None is the column without noise."""
 
-    key: str  # fit for a folder
+    key: str  # valid as a folder name
     panel: str
     epsilon: float | None
     settings: Settings
@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Quick:
-    """The small version of a study: settings that differ, columns and rows it has, and a description of both."""
+    """The small version of a study: changed settings, remaining columns and rows, and their description."""
 
     settings: Settings
     columns: tuple[str, ...]

@@ -29,17 +29,17 @@ class TheoryCommand:
     """
 
     min_cluster_sizes: Annotated[tuple[int, ...], Flag(name="min-cluster-size", aliases=["-B"])] = (100, 200, 300, 400)
-    """Least cluster sizes (B) to compare."""
+    """Minimum cluster sizes (B) to compare."""
     num_clients: Annotated[int, Flag(name="clients")] = 2000
-    """Clients, all of them in every round (M)."""
+    """Number of clients, all of them in every round (M)."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Clusters (k)."""
     num_coordinates: Annotated[int, Flag(name="coordinates", aliases=["-d"])] = 10
     """Model coordinates (d)."""
     strong_convexity: float = 0.5
-    """Of every cluster's expected loss (lambda)."""
+    """Strong convexity of every cluster's expected loss (lambda)."""
     smoothness: float = 1.0
-    """Of every cluster's expected loss (L)."""
+    """Smoothness of every cluster's expected loss (L)."""
     server_lr: float = 1.0
     """Step size (gamma)."""
     separation: float = 2.0
@@ -61,11 +61,11 @@ class TheoryCommand:
     update_clip: float = 0.25
     """Clip of an update (C_theta)."""
     failure_probability: float = 0.02
-    """Allowed for one cluster in one round (delta_c)."""
+    """Failure probability of one cluster in one round (delta_c)."""
     plot: Path | None = None
     """Write a figure of the terms over B: .png, .pdf or .svg."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the bounds as JSON."""
 
 
 def main(arguments: list[str]) -> int:
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check(command: TheoryCommand) -> None:
-    """What no formula could be evaluated with; anything else is said by the theory itself."""
+    """Refuse values that no formula can be evaluated with; the theory reports all other problems."""
     for size in command.min_cluster_sizes or (-1,):
         checks.count(min_cluster_size=size, at_least=0)
     checks.count(clients=command.num_clients)

@@ -25,7 +25,7 @@ class PairedDifference:
 
 
 def compare(better: Mapping[int, float], worse: Mapping[int, float], *, measure: str) -> PairedDifference | None:
-    """The difference over the seeds that both have; None with fewer than two of them. A loss is better when lower."""
+    """The difference over the seeds that both have; None with fewer than two of them. Lower losses are better."""
     sign = -1.0 if measure == "loss" else 1.0
     differences = [sign * (better[seed] - worse[seed]) for seed in sorted(better) if seed in worse]
     mean = estimate(differences)
@@ -68,18 +68,18 @@ def _p_value(differences: Sequence[float]) -> float:
 
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds partly", "does not hold", "not yet measured"
-_SHOWN = 0.0005  # of accuracy: a smaller difference of means is 0.0 points in every table
+_SHOWN = 0.0005  # of accuracy: smaller differences print as 0.0 points
 
 
 @dataclass(frozen=True)
 class CellCount:
-    """The cells of a claim: how many there are, and in how many the claim is true."""
+    """The number of a claim's cells, and of those in which it is true."""
 
     cells: int
     differences: tuple[float, ...]  # of the measured cells
     higher: int  # significantly
     lower: int  # significantly
-    least: float = 0.0  # a mean that is higher by less than this is not higher, unless significantly
+    least: float = 0.0  # smaller differences of means do not count, unless significant
 
     @property
     def above(self) -> int:
@@ -88,7 +88,7 @@ class CellCount:
 
 
 def verdict_table(measured: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> TextTable:
-    """One line per claim, by name of the study; a study that was not run has measured nothing."""
+    """One line per claim, by name of the study; a study without runs counts as not measured."""
     rows = []
     for name, entries in claims.items():
         rows += [

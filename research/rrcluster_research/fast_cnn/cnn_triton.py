@@ -25,7 +25,7 @@ from rrcluster_research.kernels_triton import dot
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (fast_cnn.BIAS1, fast_cnn.CONV2, fast_cnn.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (fast_cnn.FC1, fast_cnn.FC1_BIAS, fast_cnn.FC2))
 H1, Z2, H2 = (tl.constexpr(size) for size in fast_cnn.ACTIVATIONS[1:])
-Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
+Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places are padded to 16
 SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
 
@@ -194,7 +194,7 @@ def output_layer(weights, CLASSES: tl.constexpr, COLS: tl.constexpr):
 def logits_of(
     weights, hidden, layer2, ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """(ROWS, COLS) the second, of what ReLU lets through; minus infinity beyond the last class."""
+    """(ROWS, COLS) the second layer's outputs after ReLU; minus infinity beyond the last class."""
     label = tl.arange(0, COLS)
     bias = tl.load(weights + FC2 + CLASSES * 32 + label, mask=label < CLASSES, other=0.0)
     logits = dot(hidden, layer2, tl.zeros([ROWS, COLS], dtype=tl.float32) + bias[None, :], PRECISION)

@@ -14,12 +14,12 @@ from rrcluster_research.linear_kernels import TRITON_PRECISION, power_of_two
 
 LARGEST_BATCH = 64
 _PROGRAMS_PER_PROCESSOR = 16
-_Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places have room for 16
+_Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places are padded to 16
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """How a kernel is launched: images per program, positions at once, warps. Measured on an H200."""
+    """Launch parameters of a kernel: images per program, positions at once, warps. Measured on an H200."""
 
     images: int
     tile: int
@@ -60,7 +60,7 @@ class CnnKernels:
 
     @staticmethod
     def form(inputs: Tensor) -> Tensor:
-        """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 17, 17, 4).
+        """Images in the kernels' layout: (rows, 1, 28, 28) -> (rows, 17, 17, 4).
 
         Three zeros are added on each side, and a square of 2 x 2 pixels lies together: conv1, with its stride of 2,
         then reads 16 numbers in a row at once.
@@ -71,7 +71,7 @@ class CnnKernels:
     def changes(
         self, images: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
     ) -> Tensor:
-        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `images`, from models[integers[:, 0]]."""
+        """(G, D) changes by SGD: where (steps, G, S) int32 rows of `images`, from models[integers[:, 0]]."""
         start = self.pack(models).index_select(0, integers[:, 0])
         trained = start.clone()
         self.train(trained, images, targets, where, rates)
@@ -82,7 +82,7 @@ class CnnKernels:
         return models.index_select(1, _orders(self.outputs, models.device)[0])
 
     def unpack(self, models: Tensor) -> Tensor:
-        """(G, D) and kernels."""
+        """(G, D) from packed order back to the model's."""
         return models.index_select(1, _orders(self.outputs, models.device)[1])
 
     def train(self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, rates: Tensor) -> None:
@@ -93,7 +93,7 @@ class CnnKernels:
         h1, place1 = _with_bytes(vectors, count * _H1)
         h2, place2 = _with_bytes(vectors, count * _H2)
         dh2, z1, z2 = torch.empty_like(h2), vectors.new_empty(count * _Z1), vectors.new_empty(count * _Z2)
-        slopes, dz2 = z1.view(torch.int32), z2  # once pooled, z1 and z2 are not read again
+        slopes, dz2 = z1.view(torch.int32), z2  # reused: after pooling, z1 and z2 are not read again
         partial = vectors.new_empty(count * CONV2)
         options = self._options
         precision = {"PRECISION": options["PRECISION"]}
@@ -170,7 +170,7 @@ def kernels_here() -> bool:
 def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(D,) position in the model's vector of each packed entry, and the inverse."""
     order = packed_order(outputs).copy()
-    taps = np.arange(64).reshape(4, 2, 4, 2).transpose(0, 2, 1, 3).ravel()  # of conv1, as `form` lays out images
+    taps = np.arange(64).reshape(4, 2, 4, 2).transpose(0, 2, 1, 3).ravel()  # conv1's taps in the layout of `form`
     order[:BIAS1] = order[:BIAS1].reshape(64, -1)[taps].ravel()
     return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
@@ -182,7 +182,7 @@ def _kernels() -> ModuleType:
 
 
 def _with_bytes(like: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Uninitialised numbers, and as many bytes."""
+    """An uninitialised array of numbers, and one of as many bytes."""
     return like.new_empty(count), torch.empty(count, dtype=torch.int8, device=like.device)
 
 

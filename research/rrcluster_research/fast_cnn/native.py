@@ -1,9 +1,8 @@
-"""Compiles cnn.c for this machine on first use and keeps the library in the user's cache folder.
+"""The `cnn` on a CPU, by compiled code (cnn.c) called through ctypes: one client after the other, on one thread.
 
-The file name holds a digest of source, flags, compiler and processor: a change of any of them compiles again, and a
-home folder shared by different machines holds one library for each.
-
-The `cnn` on a CPU, by compiled code (cnn.c) called through ctypes: one client after the other, on one thread.
+cnn.c is compiled for this machine on first use, and the library is kept in the user's cache folder. The file name
+contains a digest of source, flags, compiler and processor: a change of any of them compiles again, and a home folder
+shared by different machines has one library for each.
 """
 
 import ctypes
@@ -38,7 +37,7 @@ _SWITCH = "RRCLUSTER_COMPILE"  # 0: never compile
 
 @cache
 def native_library() -> Path | None:
-    """The compiled library; None, with a warning that says why, where it cannot be built."""
+    """The compiled library; None, with a warning that gives the reason, where it cannot be built."""
     source = Path(__file__).with_name("cnn.c")
     if os.environ.get(_SWITCH) == "0":
         return None
@@ -57,7 +56,7 @@ def native_library() -> Path | None:
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:
-    """Compile elsewhere, then put the library in place at once: other processes never see a partial one."""
+    """Compile elsewhere, then move the library into place at once: other processes never see a partial one."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / target.name
@@ -89,17 +88,17 @@ _LANES = 16  # cnn.c takes outputs padded to multiples of this
 
 
 class NativeEngine:
-    """A client's result depends on no other client in any bit."""
+    """The engine of the compiled library. No bit of a client's result depends on another client."""
 
     device, part, isolates = CPU, 8, True
 
     def __init__(self, model: Model, library: Path) -> None:
-        """The library is loaded with the first call, so that an engine can be sent to another process."""
+        """Keep the path; the library is loaded with the first call, so that an engine can be sent elsewhere."""
         self.model, self._path = model, library
 
     @property
     def described(self) -> str:
-        """For fingerprints: libraries compiled differently differ in their last bits."""
+        """The library for fingerprints: libraries compiled differently differ in their last bits."""
         return f"compiled, {self._path.stem}"
 
     @cached_property
@@ -190,7 +189,7 @@ class NativeCnn:
         return weights[self._inverse]
 
     def packed(self, models: Array) -> Array:
-        """(k, d) models as C reads them."""
+        """(k, d) models in the layout of cnn.c."""
         return np.stack([self._pack(model) for model in models])
 
     def sums(self, weights: Array, inputs: Array, targets: Array) -> Array:
@@ -203,7 +202,7 @@ class NativeCnn:
         return sums
 
     def _samples(self, inputs: Array, targets: Array) -> tuple[Array, Array]:
-        """Samples as C reads them; values that it must not read are refused here."""
+        """Samples in the layout of cnn.c, after checking their values."""
         if inputs.shape[1:] != IMAGE or targets.shape != inputs.shape[:1]:
             raise ValueError(f"the cnn takes images of shape {IMAGE}, with one class each")
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.outputs:
