@@ -1,7 +1,7 @@
 """Federated clustering with client-level differential privacy: proved, accounted and fast.
 
-Public is what `__all__` lists, and nothing else: every module of the package is internal and may change.
-Public names are imported when they are first used, so `import rrcluster` is instant.
+The public interface is `__all__`: every module of the package is internal and may change. Public names are imported on
+first use, so `import rrcluster` is instant.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Argument checks whose messages write themselves: `positive(update_clip=clip)`.
+"""Argument checks that name the argument in their messages: `positive(update_clip=clip)`.
 
 Each check takes exactly one keyword, returns its value, and raises `ConfigError` naming it.
 """
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from rrcluster.errors import ConfigError
 
-MAX_NAME = 200  # bytes; most file systems take 255
+MAX_NAME = 200  # bytes; most file systems allow 255
 
 
 def _one(named: dict[str, Any]) -> tuple[str, float]:
@@ -53,14 +53,14 @@ def count(*, at_least: int = 1, **named: int) -> int:
 
 
 def if_given(check: Callable[..., object], **named: Any) -> None:
-    """The check of every value that is not None."""
+    """The check, for every value that is not None."""
     for name, value in named.items():
         if value is not None:
             check(**{name: value})
 
 
 def path(**named: object) -> None:
-    """Something that can name a file or folder: encodable text without NUL."""
+    """A string that can name a file or folder: encodable text without NUL."""
     ((name, value),) = named.items()
     text = str(value)
     try:
@@ -72,7 +72,7 @@ def path(**named: object) -> None:
 
 
 def file_name(**named: str) -> None:
-    """One part of a path, so that nothing is written outside the folder it is meant for."""
+    """One part of a path, so that nothing is written outside its folder."""
     path(**named)
     ((name, value),) = named.items()
     if value.startswith(".") or len(value.encode()) > MAX_NAME or any(mark in value for mark in "/\\:\n\r"):
@@ -85,16 +85,16 @@ def file_name(**named: str) -> None:
 def one_of(choices: Iterable[str], **named: str) -> str:
     """One of the given names."""
     ((name, value),) = named.items()
-    known = list(choices)
-    if value not in known:
-        near = get_close_matches(str(value), known, n=1)
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ConfigError(f"{name} = {value!r} is not known{meant}; choose one of {', '.join(known)}.")
+    names = list(choices)
+    if value not in names:
+        near = get_close_matches(str(value), names, n=1)
+        suggestion = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"{name} = {value!r} is not known{suggestion}; choose one of {', '.join(names)}.")
     return value
 
 
 def slots(participation: str, number: int | None, *, num_rounds: int, reserve_rounds: int) -> None:
-    """Slots where clients take part by slots, as many as fit into the rounds, and none elsewhere."""
+    """The number of slots, required with `participation = schedule` and refused otherwise; at most one per round."""
     if participation in ("poisson", "everybody"):
         if number is not None:
             raise ConfigError(
@@ -117,10 +117,10 @@ def slots(participation: str, number: int | None, *, num_rounds: int, reserve_ro
 
 
 def in_full_precision(record: Any) -> None:
-    """Make every number of a frozen dataclass Python's own, in place, as it is made.
+    """Convert every number of a new frozen dataclass to Python's own types, in place.
 
-    A half-precision number equals it, and would be computed with in half precision: accounted too low, or overflowing
-    where messages are scaled. An 8-bit whole number would wrap.
+    A half-precision number would be computed with in half precision: its epsilon too low, or overflowing where messages
+    are scaled. An 8-bit integer would wrap.
     """
     for part in fields(record):
         value = getattr(record, part.name)

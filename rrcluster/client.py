@@ -1,8 +1,8 @@
-"""The clients' half of a round: choose, flip the coin, evaluate, train, report. Simulator and federation run this code.
+"""The clients' half of a round: choose, flip the coin, evaluate, train, report; for simulator and federation.
 
 It is written for many clients at once, so that an engine can batch them, and treats every client alone: a report
-depends on the client's own data, memory and draws and on what the server says, on nothing else. That is what Theorem 1
-of docs/privacy.md asks for.
+depends on the client's own data, memory and draws and on the server's guidance, on nothing else. Theorem 1 of
+docs/privacy.md requires this.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class ClientKeys:
-    """Under which keys the clients of a round draw; a client's own number makes the draw its own."""
+    """Keys for the clients' draws in a round; combined with a client's number, each draw is its own."""
 
     batches: Key
     choice: Key
@@ -46,7 +46,7 @@ class ClientKeys:
 
 @dataclass(frozen=True)
 class ClientSide:
-    """What a client computes with. All of it is public but the data it is given."""
+    """The client's program. All of it is public except the data it is applied to."""
 
     method: Method
     split: Split
@@ -56,16 +56,16 @@ class ClientSide:
 
     @property
     def alone(self) -> bool:
-        """Whether every client is computed by itself, so that no bit can depend on who is computed beside it."""
+        """Whether every client is computed by itself, so that no bit can depend on the others in a batch."""
         return bool(getattr(self.mechanism, "exact_noise", False))
 
     @property
     def tools(self) -> Tools:
-        """To judge models with: nothing is drawn."""
+        """Tools for evaluation, which draws no random numbers."""
         return Tools(self.split, self.engine, self.local, key=(0, 0))
 
     def answer(self, guidance: Guidance, clients: Clients, keys: ClientKeys) -> tuple[Reports, Array]:
-        """What these clients report, and what each will remember, (n, m). Both are private."""
+        """Reports of these clients, and their memory afterwards, (n, m). Both are private."""
         ids, rules = clients.cohort.clients, guidance.rules
         tools = Tools(self.split, self.engine, self.local, key=keys.batches)
         answers = None
@@ -94,12 +94,12 @@ class ClientSide:
     def answer_singly(
         self, guidance: Guidance, ids: Array, clients: Callable[[Array], Clients], keys: ClientKeys
     ) -> tuple[Reports, Array]:
-        """`answer` for each of these clients by itself, whose data and memory `clients` gives: for secure runs.
+        """`answer` for each of these clients by itself, with data and memory from `clients`: for secure runs.
 
-        Guarantee: no bit of an answer depends on who else takes part. Arithmetic on many clients at once rounds by how
-        many there are, by their sizes and by a client's place among them; a server that sends models between which
-        losses tie to the last bit would see others choose otherwise because of one. A client whose computation fails
-        sends nothing: a round that one client's data can abort would show that client's presence, uncharged.
+        Guarantee: no bit of an answer depends on who else takes part. Arithmetic on many clients at once rounds by
+        their number, by their sizes and by a client's place among them; because of one client, others could choose
+        differently between models whose losses a server makes equal to the last bit. A client whose computation fails
+        sends nothing: a round that one client's data can abort would reveal that client's presence, uncharged.
         """
         answers = []
         for client in np.split(ids, len(ids)) if len(ids) else ():
@@ -107,14 +107,14 @@ class ClientSide:
                 alone = clients(client)
                 check_ids(self.engine.model, alone.cohort)
                 answers.append(self.answer(guidance, alone, keys))
-            except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+            except Exception:  # any error; one that is no single client's fault recurs below
                 continue
         answers = answers or [self.answer(guidance, clients(ids[:0]), keys)]
         reports, rows = zip(*answers, strict=True)
         return join_reports(reports), np.concatenate(rows)
 
     def _answer_question(self, guidance: Guidance, clients: Clients, tools: Tools) -> tuple[Array, Array | None]:
-        """(n,) choices in a round of a survey, and (n, d_s + d_c) answers that travel as updates; None: train."""
+        """(n,) choices in a survey round, and (n, d_s + d_c) answers that travel as updates; None: train."""
         question, width = guidance.question, self.mechanism.coordinates
         assert question is not None
         if isinstance(question, TableQuestion):
@@ -127,7 +127,7 @@ class ClientSide:
         choices, answers = question.answer(updates[:, width.shared :])
         if answers is None:
             return choices, None
-        padded = np.zeros((len(answers), width.width), dtype=np.float32)  # as updates are
+        padded = np.zeros((len(answers), width.width), dtype=np.float32)  # as wide as updates
         padded[:, width.shared : width.shared + answers.shape[1]] = answers
         return choices, padded
 
@@ -137,25 +137,25 @@ def own_evaluations(
 ) -> Array | None:
     """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
 
-    These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
-    if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
-    docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
-    model's accuracy and clipped loss on samples that it does not train on, if the population holds some out
-    (`FederatedData.judged`), else on the same samples. A client without samples to judge by says 1/2 to both.
+    These are the two numbers in [0, 1] that travel inside a report. A client evaluates the models that would be
+    released if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
+    docs/privacy.md covers the evaluation. It picks the model of least loss on its own samples and reports that model's
+    accuracy and clipped loss on its test samples, if the population has any (`FederatedData.judged`), else on the same
+    samples. A client without samples to evaluate on reports 1/2 for both.
 
-    None without a loss bound: then nothing is evaluated. 1/2 is zero in a message; a loss that is infinite or no number
-    is reported as the bound, or a model's failures would drop out of the mean. Clipping is the mechanism's business.
+    None without a loss bound: then nothing is evaluated. 1/2 is zero in a message; an infinite or invalid loss is
+    reported as the bound, or a model's failures would drop out of the mean. The mechanism clips.
     """
     if loss_bound is None:
         return None
-    chosen = method.final_scores(models, cohort, tools=tools).argmin(axis=1)
+    best = method.final_scores(models, cohort, tools=tools).argmin(axis=1)
     population = cohort.population
-    places, judged = (np.arange(len(chosen)), None) if population is None else population.judged(cohort.clients)
-    judged, own = judged or cohort, np.full((len(chosen), 2), 0.5)
+    places, judged = (np.arange(len(best)), None) if population is None else population.judged(cohort.clients)
+    judged, evaluations = judged or cohort, np.full((len(best), 2), 0.5)
     if not len(places):
-        return own
+        return evaluations
     loss, accuracy = protocol.measure(tools.engine, tools.split.vectors(models), judged)
-    rows, chosen = np.arange(len(places)), chosen[places]
-    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
-    own[places] = np.where(judged.sizes[:, None] > 0, np.stack([accuracy[rows, chosen], share], axis=1), 0.5)
-    return own
+    rows, best = np.arange(len(places)), best[places]
+    share = np.nan_to_num(loss[rows, best] / loss_bound, nan=1.0, posinf=1.0)
+    evaluations[places] = np.where(judged.sizes[:, None] > 0, np.stack([accuracy[rows, best], share], axis=1), 0.5)
+    return evaluations

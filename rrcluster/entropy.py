@@ -1,14 +1,14 @@
-"""Random numbers that nobody can regenerate: every bit from the operating system, none of them kept.
+"""Random numbers that nobody can regenerate: every bit from the operating system, none of them stored.
 
-`SecureStreams` has the calls of `rng.Streams`, but a name stands for nothing: each call answers afresh, and two calls
-with the same arguments share nothing. Behind it, `SecureRng` turns words of the kernel's cryptographic generator
-(`os.urandom`) into the draws that this package makes. It holds no state: there is no seed and no key that could be
-written down, repeated, or shared with a forked process.
+`SecureStreams` has the interface of `rng.Streams`, but ignores names: each call draws afresh, and two calls with the
+same arguments share nothing. Behind it, `SecureRng` turns words of the kernel's cryptographic generator (`os.urandom`)
+into the draws that this package makes. It has no state: there is no seed and no key that could be recorded, repeated,
+or shared with a forked process.
 
-What must be unpredictable is the noise, the cohort and the privatised identifiers; all three read the operating system
-directly. Draws keyed by client (softened choices, coins, batches) use Philox, which is not cryptographic, under a
-fresh key of 64 operating-system bits per round and purpose: the guarantee holds given any value of those draws
-(docs/privacy.md, Theorem 1 and "Soundness"), so they must be independent of the data and need not be secret.
+Noise, cohorts and privatised identifiers must be unpredictable; all three read the operating system directly. Draws
+keyed by client (softened choices, coins, batches) use Philox, which is not cryptographic, under a fresh key of 64
+operating-system bits per round and purpose: the guarantee holds given any value of those draws (docs/privacy.md,
+Theorem 1 and "Soundness"), so they must be independent of the data and need not be secret.
 """
 
 import os
@@ -24,7 +24,7 @@ Shape = int | tuple[int, ...]
 
 
 class StreamSource(Protocol):
-    """Where a run's randomness comes from: `rng.Streams` (seeded) or `SecureStreams`."""
+    """The source of a run's randomness: `rng.Streams` (seeded) or `SecureStreams`."""
 
     def __call__(self, name: str, *key: int) -> Rng:
         """A generator for the consumer `name` at position `key`."""
@@ -34,14 +34,14 @@ class StreamSource(Protocol):
 
 
 class SecureStreams:
-    """A bundle of streams like `rng.Streams`, each fresh from the operating system. It has no state and no seed."""
+    """Streams with the interface of `rng.Streams`, each fresh from the operating system. No state and no seed."""
 
     def __call__(self, name: str, *key: int) -> Rng:  # noqa: ARG002 (one interface with Streams)
-        """A generator; whatever the name and the key, calling twice gives independent draws."""
+        """A generator; two calls give independent draws, whatever the name and key."""
         return secure_rng()
 
     def client_key(self, name: str, round_index: int) -> tuple[int, int]:  # noqa: ARG002 (one interface with Streams)
-        """A fresh key of 64 operating-system bits: ask once per round and purpose."""
+        """A fresh key of 64 operating-system bits; to be requested once per round and purpose."""
         word = int(os_words(1)[0])
         return word & 0xFFFFFFFF, word >> 32
 
@@ -59,10 +59,10 @@ def below(bound: int, count: int) -> Array:
     """
     size = next(size for size in (1, 2, 4, 8) if bound <= 1 << 8 * size)
     usable = (1 << 8 * size) // bound * bound
-    drawn = _words(count, size)
-    while usable < 1 << 8 * size and len(wrong := np.flatnonzero(drawn >= usable)):
-        drawn[wrong] = _words(len(wrong), size)
-    return (drawn % drawn.dtype.type(bound)).astype(np.int64) if bound < 1 << 8 * size else drawn.astype(np.int64)
+    words = _words(count, size)
+    while usable < 1 << 8 * size and len(wrong := np.flatnonzero(words >= usable)):
+        words[wrong] = _words(len(wrong), size)
+    return (words % words.dtype.type(bound)).astype(np.int64) if bound < 1 << 8 * size else words.astype(np.int64)
 
 
 def _words(count: int, size: int) -> Array:
@@ -71,17 +71,17 @@ def _words(count: int, size: int) -> Array:
 
 
 def fresh_bits(count: int) -> int:
-    """A whole number of `count` fresh bits."""
+    """An integer of `count` fresh bits."""
     return int.from_bytes(os.urandom((count + 7) // 8), "little") >> (-count % 8)
 
 
 def secure_rng() -> Rng:
-    """What to pass as `rng` where nobody may regenerate the draws: it offers the methods listed in `SecureRng`."""
+    """A generator for `rng` arguments whose draws nobody may regenerate, with the methods of `SecureRng`."""
     return cast(Rng, SecureRng())
 
 
 def check_secure(rng: Rng) -> None:
-    """Refuse a seeded generator where the statement promises noise that nobody can regenerate."""
+    """Refuse a seeded generator where the statement promises secure noise."""
     if not isinstance(cast(object, rng), SecureRng):
         raise PrivacyError(
             "a secure plan needs randomness from the operating system, and this generator is seeded; pass "
@@ -95,8 +95,8 @@ class SecureRng:
     Integers, permutations and subsets are exactly uniform, and `geometric` has exactly its law. Events of probability p
     happen with a probability within 2^-53 of p: uniforms are odd multiples of 2^-53, in (0, 1). `standard_normal` is
     the rounded inverse of the normal distribution function at such a uniform: for first models and for the argmax of
-    identifiers, never for released noise, which is exact (privacy/discrete.py). A method that is not here raises
-    instead of falling back.
+    identifiers, never for released noise, which is exact (privacy/discrete.py). Missing methods raise instead of
+    falling back.
     """
 
     def random(self, size: Shape = 1) -> Array:
@@ -115,9 +115,9 @@ class SecureRng:
         return np.asarray(ndtri(self.random(size)))
 
     def integers(self, low: int, high: int | None = None, size: Shape = 1) -> Array:
-        """Whole numbers in low..high-1, or in 0..low-1."""
-        least, most = (0, low) if high is None else (low, high)
-        return least + below(most - least, int(np.prod(size))).reshape(size)
+        """Integers in low..high-1, or in 0..low-1."""
+        first, end = (0, low) if high is None else (low, high)
+        return first + below(end - first, int(np.prod(size))).reshape(size)
 
     def permutation(self, values: int | Array) -> Array:
         """A uniformly random order. Sort keys are drawn again until no two agree, so that no order is favoured."""
@@ -134,17 +134,17 @@ class SecureRng:
         return self.permutation(values)[:size]
 
     def binomial(self, trials: int, probability: float) -> int:
-        """How many of so many coins fall on their side."""
+        """The number of heads among so many coins."""
         return int((self.random(trials) < probability).sum())
 
     def geometric(self, probability: float) -> int:
-        """How many coins it takes until the first falls on its side: at least 1, and exactly geometric.
+        """The number of coins up to the first head: at least 1, and exactly geometric.
 
-        Every coin is fresh and falls on its side with exactly the probability given, all digits of the float counted.
+        Every coin is fresh and its probability of heads is exact, to the last digit of the float.
         """
         if not 0 < probability <= 1:
             raise ValueError(f"probability = {probability!r} must lie in (0, 1].")
-        side, faces = probability.as_integer_ratio()  # faces is a power of two
+        side, faces = probability.as_integer_ratio()  # the denominator is a power of two
         tosses = 1
         while fresh_bits(faces.bit_length() - 1) >= side:
             tosses += 1
@@ -161,7 +161,7 @@ class SecureRng:
         return self.geometric(float((1 - ratio) ** self.random()[0]))
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else that a numpy generator offers is refused, never drawn from a weaker source."""
+        """Refuse all other methods of numpy generators, rather than draw from a weaker source."""
         raise AttributeError(f"secure randomness has no {name!r}; write it in rrcluster/entropy.py over os_words.")
 
     def __reduce__(self) -> NoReturn:

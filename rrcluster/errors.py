@@ -1,4 +1,4 @@
-"""The errors a caller may meet.
+"""The errors that callers can handle.
 
     ValueError
      +-- RRClusterError
@@ -27,7 +27,7 @@ class ConfigError(RRClusterError):
 
 
 class PrivacyError(ConfigError):
-    """The requested combination would void the guarantee we would have to state; never a warning."""
+    """The requested combination would void the stated guarantee; never a warning."""
 
 
 class UnsupportedEvent(PrivacyError):
@@ -35,20 +35,20 @@ class UnsupportedEvent(PrivacyError):
 
 
 class DataError(RRClusterError):
-    """A data file is missing, damaged, or does not hold what it should."""
+    """A data file is missing, damaged or has the wrong content."""
 
 
 class UnfitRows(DataError):
-    """Cells of a column do not fit its rule. `rows` marks all of them, `rule` says what is wrong without their row."""
+    """Cells of a column do not fit its rule. `rows` marks all of them, `rule` is the message without the row."""
 
     def __init__(self, text: str, *, column: str = "", rule: str = "", rows: Any = None) -> None:
-        """`rows` is an array (rows,) of truth values."""
+        """`rows`: (rows,) booleans."""
         super().__init__(text)
         self.column, self.rule, self.rows = column, rule, rows
 
 
 class ProtocolError(RRClusterError):
-    """A secure aggregation cannot go on: a message is missing, out of order or not what was agreed."""
+    """A secure aggregation cannot continue: a message is missing, out of order or not as agreed."""
 
 
 class RoundError(RRClusterError):
@@ -68,5 +68,5 @@ class NotDeclared(UserWarning):
 
 
 def install_extra(extra: str) -> str:
-    """How to install what an optional part needs, as part of a sentence; the package is on no index."""
+    """How to install an optional extra, as part of a sentence; the package is on no index."""
     return f"run `pip install '.[{extra}]'` in the folder of rrcluster's sources"

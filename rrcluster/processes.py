@@ -1,4 +1,4 @@
-"""The only module, outside of a federation, that starts processes: executors, here or on a cluster, and a compiler."""
+"""The only module outside federations that starts processes: executors, here or on a cluster, and a compiler."""
 
 import gc
 import logging
@@ -14,30 +14,31 @@ from typing import Any
 from rrcluster.errors import ConfigError, PrivacyError, WorkerError, install_extra
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-# Memory that is freed stays with the process: glibc would hand it back, and every step would ask for it again.
+# glibc would return freed memory, and every step would request it again: keep it
 _KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-_IDLE_SECONDS = 60.0  # after which a process without work ends, also if its parent was killed
+_IDLE_SECONDS = 60.0  # an idle process ends after this time, also if its parent was killed
 _SECONDS_TO_COMPILE = 120
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_POOLS: dict[int, Executor] = {}  # by how many processes they have: kept from run to run, since starting takes seconds
+_POOLS: dict[int, Executor] = {}  # number of processes -> executor, reused between runs, since starting takes seconds
 
 
 def local_executor(processes: int) -> Executor:
     """An executor over processes of this machine, each with one thread, that start with their first task.
 
-    By loky: it does not import the program's main module again, takes functions and classes that a notebook defines,
-    and reports a process that was killed. Processes end when they are idle, or with this program.
+    By loky: it does not import the program's main module again, can send functions and classes defined in a notebook,
+    and reports killed processes. Processes end when they are idle, or with this program.
     """
     if processes not in _POOLS:
         from loky import ProcessPoolExecutor
 
-        env = {**_KEEP_MEMORY, **_ONE_THREAD, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15"}  # a population is no leak
+        # a large population must not count as a memory leak
+        env = {**_KEEP_MEMORY, **_ONE_THREAD, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15"}
         _POOLS[processes] = ProcessPoolExecutor(processes, timeout=_IDLE_SECONDS, env=env, initializer=_begin)
     return _POOLS[processes]
 
@@ -49,7 +50,7 @@ _SECONDS_TO_CONNECT = 60
 def cluster_executor(address: str) -> Iterator[tuple[Executor, str]]:
     """An executor over a Dask cluster, and a line about it: "tcp://host:8786" of its scheduler, or "local:4" processes.
 
-    A task whose worker died is computed by another one, three times at most; workers that join get the tasks that wait.
+    A task whose worker died is retried elsewhere, three times at most; new workers take waiting tasks.
     """
     try:
         import dask
@@ -70,7 +71,7 @@ def cluster_executor(address: str) -> Iterator[tuple[Executor, str]]:
             client.wait_for_workers(1, timeout=_SECONDS_TO_CONNECT)
         except (OSError, TimeoutError):
             raise ConfigError(
-                f"cluster = {address}: no scheduler with a worker answers there within {_SECONDS_TO_CONNECT} s; start "
+                f"cluster = {address}: no scheduler with workers answers there within {_SECONDS_TO_CONNECT} s; start "
                 "`dask scheduler`, and `dask worker ADDRESS --nthreads 1` on every machine."
             ) from None
         number = len(client.scheduler_info(n_workers=-1)["workers"])
@@ -88,7 +89,7 @@ def refuse_secure(secure: bool) -> None:
 
 
 def submitted(executor: Executor, function: Any, *arguments: Any) -> "Future[Any]":
-    """A task of an executor; if that is broken already, because a process died while idle, a future that says so."""
+    """Submit a task; a failed future if the executor is already broken, because a process died while idle."""
     try:
         return executor.submit(function, *arguments)
     except BrokenExecutor as error:
@@ -103,14 +104,14 @@ def process_died(error: BaseException) -> bool:
 
 
 def lost_cluster(error: BaseException) -> WorkerError | None:
-    """What to say of a task that failed because the scheduler of a cluster is gone; None where that is not why."""
+    """The message for a task that failed because a cluster's scheduler is gone; None for other failures."""
     if not isinstance(error, CancelledError):
         return None
-    return WorkerError("the cluster's scheduler is gone, and with it what was computed; start it again, then resume.")
+    return WorkerError("the cluster's scheduler is gone, with all unsaved results; start it again, then resume.")
 
 
 def end_processes(executor: Executor) -> None:
-    """End the processes of a local executor, whatever they are at."""
+    """End the processes of a local executor, in the middle of any task."""
     for processes, pool in list(_POOLS.items()):
         if pool is executor:
             del _POOLS[processes]
@@ -118,35 +119,35 @@ def end_processes(executor: Executor) -> None:
 
 
 def pickled(value: Any) -> bytes:
-    """The value for other processes; nothing where an object of the user's cannot be sent."""
+    """The value for other processes; None where a user's object cannot be pickled."""
     import cloudpickle
 
     try:
         return bytes(cloudpickle.dumps(value))
-    except Exception as error:  # whatever an object of the user's may raise
+    except Exception as error:  # a user's object may raise any error
         kind = type(error).__name__
         logging.getLogger("rrcluster").info("clients are computed in this process: they cannot be sent (%s).", kind)
         return b""
 
 
 def unpickled(payload: bytes) -> Any:
-    """The value that another process of this program sent: nothing that was read from a file or a network."""
+    """A value from another process of this program, never from a file or a network."""
     import cloudpickle
 
     return cloudpickle.loads(payload)
 
 
 def _begin() -> None:
-    """In a new process: one thread, and Ctrl-C is for the parent, which ends this process."""
+    """Start a new process: one thread; Ctrl-C goes to the parent, which ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     torch.set_num_threads(1)
-    gc.freeze()  # without psutil loky collects garbage every second, a tenth of the time if it looks through torch
+    gc.freeze()  # loky collects garbage every second, which takes a tenth of the time if it includes torch
 
 
 def run_program(command: Sequence[str], *, seconds: float = _SECONDS_TO_COMPILE) -> bytes:
-    """What a program writes; `subprocess.SubprocessError` where it fails or takes too long."""
+    """A program's output; `subprocess.SubprocessError` where it fails or takes too long."""
     options = {"stdin": subprocess.DEVNULL, "timeout": seconds}
-    done = subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
-    return bytes(done.stdout)
+    result = subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
+    return bytes(result.stdout)

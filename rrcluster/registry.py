@@ -1,8 +1,8 @@
-"""Names by which things are found: methods, datasets, models, mechanisms ... Nothing is imported before its use.
+"""Registries of names: methods, datasets, models, mechanisms ... Nothing is imported before its use.
 
-Each plug point is one table. An entry says where the thing is loaded from, what reports call it, and what has to
-be known of it before it is loaded. A name registered at run time (`rrcluster.register`), or by another package under
-the table's entry-point group (`rrcluster.methods`, say), is as good as ours.
+Each plug point is one table. An entry has the import path, the label in reports, and the facts needed before loading.
+Names registered at run time (`rrcluster.register`), or by another package under the table's entry-point group
+(`rrcluster.methods`, say), are equal to the built-in ones.
 """
 
 import importlib
@@ -13,22 +13,22 @@ from typing import Any
 
 from rrcluster.errors import ConfigError
 
-# Names of another distribution of this repository, which adds them by entry points.
+# Names of the research distribution in this repository, which adds them by entry points.
 IN_RESEARCH = frozenset({"reproduce", "theory", "cnn", "edges-cnn", "cifar-cnn", "lstm"})
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One name. `load` is the thing itself, or "module:attribute" of it or of a mapping that has it by name."""
+    """One name. `load` is the object itself, or "module:attribute" of it or of a mapping that contains it by name."""
 
     name: str
     load: Any
     label: str  # in tables and figures
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what must be known of it before it is loaded
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts needed before it is loaded
 
 
 def _imported(where: str) -> Any:
-    """What "module:attribute" names."""
+    """The object that "module:attribute" names."""
     module, _, attribute = where.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -37,23 +37,23 @@ class Registry:
     """The names of one plug point."""
 
     def __init__(self, what: str, group: str, entries: tuple[Entry, ...] | str) -> None:
-        """Our own entries, or "module:attribute" of them; those of other packages are found on first use."""
+        """Built-in entries, or "module:attribute" of them; those of other packages are found on first use."""
         self._what, self._group, self._home = what, group, entries
         self._entries: dict[str, Entry] = {}
         self._ours: frozenset[str] = frozenset()
-        self._found: frozenset[str] = frozenset()  # ours, and those of installed packages
+        self._found: frozenset[str] = frozenset()  # built-in names, and those of installed packages
         self._searched = False
 
     def register(self, entry: Entry) -> None:
-        """Add a name; one that is taken is refused."""
+        """Add a name; a taken one is refused."""
         if entry.name in self._all():
             raise ConfigError(f"{self._what} {entry.name!r} is registered already; choose another name.")
         self._entries[entry.name] = entry
 
     def replace(self, entry: Entry) -> None:
-        """Add a name, or change what it stands for; one of ours is refused."""
+        """Add or replace a name; built-in names are refused."""
         if self.ships(entry.name):
-            raise ConfigError(f"{self._what} {entry.name!r} is a name of rrcluster's own; give yours another name.")
+            raise ConfigError(f"{self._what} {entry.name!r} is a built-in name; give yours another one.")
         self._all()[entry.name] = entry
 
     def added(self) -> list[Entry]:
@@ -61,7 +61,7 @@ class Registry:
         return [] if not self._searched else [entry for name, entry in self._entries.items() if name not in self._found]
 
     def unregister(self, name: str) -> None:
-        """Take a name out again."""
+        """Remove a name."""
         self._entries.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
@@ -69,15 +69,15 @@ class Registry:
         return iter(self._all())
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is known."""
+        """Whether the name exists."""
         return isinstance(name, str) and name in self._all()
 
     def ships(self, name: str) -> bool:
-        """Whether the name is one of rrcluster's own."""
+        """Whether the name is built in."""
         return name in self._all() and name in self._ours
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of a name; ConfigError with the nearest names for one that is not known."""
+        """The entry of a name; ConfigError with the nearest names for an unknown one."""
         entries = self._all()
         if not isinstance(name, str) or name not in entries:
             if name in IN_RESEARCH:
@@ -90,7 +90,7 @@ class Registry:
         return entries[name]
 
     def load(self, name: str) -> Any:
-        """The thing itself."""
+        """Load the object of a name."""
         where = self[name].load
         if not isinstance(where, str):
             return where
@@ -98,22 +98,22 @@ class Registry:
         return thing[name] if isinstance(thing, Mapping) else thing
 
     def check(self, **setting: str) -> None:
-        """Refuse a setting whose value is no name here."""
+        """A check that refuses settings whose value is not a name here."""
         for value in setting.values():
             _ = self[value]
 
     def label(self, name: str) -> str:
-        """What reports call it; the name itself where it is not known here."""
+        """The name's label in reports; an unknown name is its own label."""
         entry = self._all().get(name)
         return name if entry is None else entry.label
 
     def fact(self, name: str, about: str, default: Any = None) -> Any:
-        """What is known of a name before it is loaded."""
+        """A fact about a name that is available before loading."""
         entry = self._all().get(name)
         return default if entry is None else entry.facts.get(about, default)
 
     def hint(self, default: str) -> str:
-        """For `--help`: every name, and the default."""
+        """The value list for `--help`: every name, and the default."""
         return f"({', '.join(self._all())}; default: {default})"
 
     def _all(self) -> dict[str, Entry]:
@@ -121,8 +121,8 @@ class Registry:
             self._searched = True
             from importlib.metadata import entry_points
 
-            ours: tuple[Entry, ...] = _imported(self._home) if isinstance(self._home, str) else self._home
-            self._entries.update({entry.name: entry for entry in ours})
+            entries: tuple[Entry, ...] = _imported(self._home) if isinstance(self._home, str) else self._home
+            self._entries.update({entry.name: entry for entry in entries})
             self._ours = frozenset(self._entries)
             for point in entry_points(group=self._group):
                 entry = point.load()
@@ -135,14 +135,14 @@ def _entries(load: str, named: Mapping[str, tuple[str, dict[str, Any]]]) -> tupl
     return tuple(Entry(name, load, label, facts) for name, (label, facts) in named.items())
 
 
-_BY_LOSS = {"chooses_by_loss": True}  # exploration applies: prices and softened choices are in units of a loss
-_DEEP = {"splits_network": True}  # its last layer is apart from the rest, so there must be a rest
+_BY_LOSS = {"chooses_by_loss": True}  # exploration applies, because prices and softened choices are in units of a loss
+_DEEP = {"splits_network": True}  # the last layer is split off, so there must be another one
 METHODS = Registry(
     "algorithm",
     "rrcluster.methods",
     _entries(
         "rrcluster.methods:OURS",
-        {  # looks in figures: colour, dashes and marker by their places in rrcluster.report.drawing; plain: unexplored
+        {  # line styles in figures: indices of colour, dashes and marker in rrcluster.report.drawing; plain: unexplored
             "ifca": ("IFCA", _BY_LOSS | {"look": (0, 0, 0), "plain_look": (4, 1, 0)}),
             "ifca-shared": ("IFCA (shared base)", _BY_LOSS | _DEEP | {"look": (0, 2, 1), "plain_look": (4, 3, 1)}),
             "fesem": ("FeSEM", {"look": (5, 0, 2), "memoryless": "fesem-memoryless"}),
@@ -162,7 +162,7 @@ METHODS = Registry(
     ),
 )
 
-# Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
+# Networks of a single layer, and the replacement under `model = auto` for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
 MODELS = Registry(
     "model",
@@ -205,8 +205,8 @@ _COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
     "update": "go on next month: train the models of a run further, on new rows",
     "sweep": "every combination of the settings in a file; or choose the best of them privately",
-    "report": "tables, figures and one self-contained HTML page from run folders",
-    "watch": "follow runs on a local page while they go",
+    "report": "tables, figures and a self-contained HTML page from run folders",
+    "watch": "follow runs live on a local page",
     "assign": "which client belongs to which cluster of a run: a table, for you alone",
     "predict": "score new rows with the models of a run: classes or numbers, one for each row",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
@@ -251,20 +251,20 @@ KINDS = {
 
 
 def registered() -> list[tuple[str, Entry]]:
-    """What this program has registered itself, by kind: what another process has to be sent."""
+    """The program's own registrations by kind, to be sent to other processes."""
     return [(kind, entry) for kind, names in KINDS.items() for entry in names.added()]
 
 
 def restore(known: Sequence[tuple[str, Entry]]) -> None:
-    """Register what another program has."""
+    """Register the entries of another program."""
     for kind, entry in known:
         KINDS[kind].replace(entry)
 
 
 def register(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> None:
-    """Add a method, model, dataset, mechanism, command or transport under a name that is then as good as ours.
+    """Register a method, model, dataset, mechanism, command or transport under a name.
 
-    `load` is the thing itself or "module:attribute". Facts: a method has `chooses_by_loss` (its scores are losses), a
+    `load` is the object itself or "module:attribute". Facts: a method has `chooses_by_loss` (its scores are losses), a
     dataset `usual_model` and `num_classes`.
     """
     if kind not in KINDS:

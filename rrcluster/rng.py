@@ -1,12 +1,11 @@
 """Named random streams, and draws that belong to a client.
 
-One seed per run. Every consumer has its own *named* stream, so adding a consumer shifts nobody else's draws,
-and two seeds share no stream. A draw that belongs to a client (batch order, coin, dropout) is keyed by
-(seed, stream, round, client id), never by the client's place in the cohort: stacking, padding, sharding and
-resuming change nothing.
+One seed per run. Every consumer has its own *named* stream, so adding a consumer shifts nobody else's draws, and two
+seeds share no stream. A draw that belongs to a client (batch order, coin, dropout) is keyed by (seed, stream, round,
+client id), never by the client's place in the cohort: stacking, padding, sharding and resuming change nothing.
 
-These generators are for simulation. They are not cryptographic: whoever knows the seed can subtract the noise, which
-is why a seeded run states that its artefacts are NOT PRIVATE.
+These generators are for simulation. They are not cryptographic: anybody with the seed can subtract the noise, which is
+why the statement of a seeded run says that its artefacts are NOT PRIVATE.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ def stream(seed: int, name: str, *key: int) -> Rng:
 
 @dataclass(frozen=True)
 class Streams:
-    """A bundle of named streams: `streams("release", round_index)` is a generator of its own."""
+    """A bundle of named streams: `streams("release", round_index)` is an independent generator."""
 
     seed: int
 

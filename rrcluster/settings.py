@@ -1,9 +1,10 @@
-"""Every setting, declared once and without torch: type, default, check, help, and what it affects.
+"""Every setting, declared once and without torch: type, default, check, help, and effect.
 
-The sections below are the command line's, the keys of a YAML file (flat: field names are unique across sections), and
-what the code itself takes: a plan takes `PrivacySettings`, an engine `LocalSettings`, the server `ServerSettings`.
+The sections below are those of the command line, the keys of a YAML file (flat: field names are unique across
+sections), and the arguments of the code: a plan takes `PrivacySettings`, an engine `LocalSettings`, the server
+`ServerSettings`.
 
-Settings of the clients' data: a dataset by name, or a file of one's own and what its columns mean.
+Settings of the clients' data: a named dataset, or a user's file and the meaning of its columns.
 """
 
 import csv
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 Flag = tyro.conf.arg
 
-# What a setting affects beside the result itself; the default is the result.
-PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
-DISPLAY = {"affects": "display"}  # how closely a run is watched and what is written beside it
+# The effect of a setting; by default it affects the result.
+PLACE = {"affects": "place"}  # the machine and folder of a run, which no number depends on
+DISPLAY = {"affects": "display"}  # the display of a run and its additional files
 _BY_COLUMN = {"by_column": True}  # a mapping from columns; on the command line `column=value,value`
 
 USUAL_CLIENTS = 1000
-USUAL_TEST_SHARE = 0.3  # of a client's rows, where a table is tested on without being asked
+USUAL_TEST_SHARE = 0.3  # default share of a table's rows for testing
 FILE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 OTHER_TABLES = (
     ".xlsx",
@@ -53,9 +54,9 @@ OTHER_TABLES = (
     ".zip",
 )
 _PATHS = ("data", "data_folder", "out", "start_from")
-KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
+KINDS = ("number", "boolean", "text", "date", "list")  # kinds of columns in a typed table
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-DATE_PARTS: dict[str, tuple[str, ...]] = {  # each a column of its own: the values of its vocabulary; years are numbers
+DATE_PARTS: dict[str, tuple[str, ...]] = {  # vocabulary of each derived column; years are numbers
     "year": (),
     "month": tuple(map(str, range(1, 13))),
     "weekday": _WEEKDAYS,
@@ -64,16 +65,16 @@ DATE_PARTS: dict[str, tuple[str, ...]] = {  # each a column of its own: the valu
 
 
 def refuse_other_table(path: str) -> None:
-    """Refuse a file of a kind that holds tables and is not read."""
+    """Refuse files of tables in a format that cannot be read."""
     if path.lower().endswith(OTHER_TABLES):
         raise ConfigError(
-            f"{path} is neither CSV nor Parquet, which are read; save the table as CSV (a spreadsheet: Save as), or "
+            f"{path} is neither CSV nor Parquet; save the table as CSV (a spreadsheet: Save as), or "
             "give a data frame in Python."
         )
 
 
 def names_file(data: str) -> bool:
-    """Whether `data` is the path of a file, or of a folder of files, and not the name of a dataset."""
+    """Whether `data` is the path of a file or folder, rather than a dataset's name."""
     return data.lower().endswith(FILE_ENDINGS) or "/" in data or "\\" in data
 
 
@@ -88,17 +89,17 @@ def data_label(data: str) -> str:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """The population: who the clients are and how they differ."""
+    """The population: its clients and how they differ."""
 
     data: Annotated[str, Flag(metavar="NAME|FILE")] = "fashion-mini"
     """Dataset, or your own data: a CSV or Parquet file, or a folder with one file per client (with --client-column:
-    with parts of one table). `rrcluster data list` names all datasets; fashion-mini comes with the package."""
+    with parts of one table). `rrcluster data list` shows all datasets; fashion-mini is bundled."""
     partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
-    """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
+    """How images are divided among simulated clients (shakespeare: by role; synthetic sets: their own groups)."""
     ratio: Annotated[tuple[float, ...], Flag(metavar="SHARE ...")] = ()
-    """Simulated groups: one share for each, such as 8 1 1 1; default: four groups, equal but in rotation-imbalanced."""
+    """Relative sizes of simulated groups, such as 8 1 1 1; default: four equal groups (rotation-imbalanced: 2 1 1)."""
     concentration: float = 0.5
-    """dirichlet: how even a client's labels are; small values give it few classes."""
+    """dirichlet: evenness of a client's labels; small values give a client few classes."""
     num_clients: Annotated[int | None, Flag(name="clients", metavar="INT")] = None
     """Clients in the population (M). Default 1000; for your own data as many as it has. A secure run must be told: a
     declared bound under joint, which any smaller population fits (noise is for as many), the exact number under
@@ -107,12 +108,12 @@ class DataSettings:
     """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
     populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
     max_samples: int | None = None
-    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
+    """Keep at most this many samples of a client, evenly spaced, for training and for testing; default all."""
     new_clients: float = 0.0
     """Share of the clients of your own data that take no part, to see how the models serve clients they never saw
     (diagnostic)."""
     data_folder: str | None = field(default=None, metadata=PLACE)
-    """Where the files of `data` are; default: the usual places."""
+    """Folder of the data's files; default: the usual places."""
 
     def __post_init__(self) -> None:
         refuse_other_table(self.data)
@@ -143,12 +144,12 @@ class DataSettings:
 
     @property
     def whole(self) -> bool:
-        """Whether the data has clients of its own, and is not divided among simulated ones."""
+        """Whether the data has its own clients, instead of being divided among simulated ones."""
         return self.from_file or not registry.DATASETS.fact(self.data, "divided", True)
 
     @property
     def table_columns(self) -> Mapping[str, Any]:
-        """What is public about the columns of a table that has a name; empty for other data."""
+        """Public facts about a named table's columns; empty for other data."""
         return {} if self.from_file else registry.DATASETS.fact(self.data, "columns", {})
 
     @property
@@ -158,11 +159,11 @@ class DataSettings:
         return self.trained(usual) if self.num_clients is None else self.num_clients
 
     def trained(self, present: int) -> int:
-        """How many clients are trained on where so many are present."""
+        """The number of clients in training, of those present."""
         return present - round(self.new_clients * present)
 
     def _check_alone(self, *allowed: str) -> None:
-        """Refuse settings that divide a dataset among clients: a table has clients of its own."""
+        """Refuse settings that divide a dataset among clients: a table has its own."""
         dividing = ("partition", "ratio", "concentration", "samples_per_client", "data_folder")
         for name in (name for name in dividing if name not in allowed):
             default = next(part.default for part in fields(self) if part.name == name)
@@ -175,16 +176,16 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ColumnSettings:
-    """Your own data: what its columns mean. Declared, never fitted to the clients' values."""
+    """The columns of a user's table: declared, never inferred from clients' values."""
 
     client: Annotated[str | None, Flag(name="client-column", metavar="COLUMN")] = None
-    """Column that names the client of a row; a folder of one file per client needs none."""
+    """Column with the client of each row; not needed for a folder with one file per client."""
     target: Annotated[str | None, Flag(name="target-column", metavar="COLUMN")] = None
     """Column to predict: classes, or a number with --regression."""
     features: Annotated[tuple[str, ...], Flag(name="feature-columns", metavar="COLUMN ...")] = ()
-    """Columns to predict it from; default: all that have no other role."""
+    """Columns to predict from; default: all without another role."""
     classes: Annotated[tuple[int | str, ...], Flag(metavar="CLASS ...")] = ()
-    """All classes, a public list, or @FILE with one in a line. Default: those in the target column, which no guarantee
+    """All classes, a public list, or @FILE with one per line. Default: those in the target column, which no guarantee
     covers."""
     regression: bool = False
     """Predict a number, not a class."""
@@ -196,16 +197,16 @@ class ColumnSettings:
     scale: Annotated[tuple[str, ...], Flag(metavar="COLUMN=LOW,HIGH ...")] = field(default=(), metadata=_BY_COLUMN)
     """Public range of number columns, mapped to 0..1; other columns are used as they are."""
     missing: Annotated[tuple[str, ...], Flag(metavar="COLUMN=VALUE ...")] = field(default=(), metadata=_BY_COLUMN)
-    """What a missing value of a column stands for; without it, a missing value is an error."""
+    """Replacement for a column's missing values; without one, a missing value is an error."""
     test_column: Annotated[str | None, Flag(metavar="COLUMN")] = None
-    """True or false: rows to test on, not trained on."""
+    """Column of true and false that marks test rows, which are not trained on."""
     test_share: float | None = None
     """Share of every client's rows to test on: the newest by time_column, or drawn for each client by itself. Default:
     0.3 where cells decide for themselves, else none."""
     time: Annotated[str | None, Flag(name="time-column", metavar="COLUMN")] = None
-    """Column that orders a client's rows, a number or an ISO date: the newest are tested on."""
+    """Column that orders a client's rows, a number or an ISO date: the newest become test rows."""
     group: Annotated[str | None, Flag(name="group-column", metavar="COLUMN")] = None
-    """True group of the client, where known: for diagnostics alone."""
+    """Column with the client's true group, where known; used in diagnostics only."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
     constant, which a secure run needs; in CSV every cell is text and read by itself. In every table, COLUMN=date
@@ -238,13 +239,13 @@ class ColumnSettings:
         if self.classes and self.regression:
             raise ConfigError("classes and regression exclude each other; leave one of them out.")
         roles = [self.client, self.target, self.test_column, self.group, *self.features]
-        named = [name for name in roles if name is not None]
-        for name in named:
-            if named.count(name) > 1:
+        columns = [name for name in roles if name is not None]
+        for name in columns:
+            if columns.count(name) > 1:
                 raise ConfigError(f"column {name!r} has two roles; give every column one.")
-        both = sorted(self.vocabulary.keys() & self.ranges.keys())
-        if both:
-            raise ConfigError(f"column {both[0]!r} has both categories and scale; give one of them.")
+        twice = sorted(self.vocabulary.keys() & self.ranges.keys())
+        if twice:
+            raise ConfigError(f"column {twice[0]!r} has both categories and scale; give one of them.")
         if self.time in (self.client, self.target, self.group, self.test_column) and self.time is not None:
             raise ConfigError(f"column {self.time!r} has two roles; give every column one.")
         _ = self.fills, self.kinds
@@ -263,34 +264,34 @@ class ColumnSettings:
                 )
 
     def filled(self, declared: Mapping[str, Any]) -> "ColumnSettings":
-        """These settings, and where they are defaults, those declared for a table that has a name.
+        """These settings, with defaults replaced by the declarations of a named table.
 
-        Who predicts another column says what kind it is.
+        Who predicts another column declares its kind too.
         """
-        own = {part.name for part in fields(self) if getattr(self, part.name) != part.default}
-        own |= {"classes", "regression"} if own & {"target", "classes", "regression"} else set()
-        taken: dict[str, Any] = {
+        changed_names = {part.name for part in fields(self) if getattr(self, part.name) != part.default}
+        changed_names |= {"classes", "regression"} if changed_names & {"target", "classes", "regression"} else set()
+        defaults: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in declared.items()
-            if name not in own
+            if name not in changed_names
         }
-        return replace(self, **taken)
+        return replace(self, **defaults)
 
     @property
     def held_out(self) -> float:
-        """The share of a client's rows that is tested on, all defaults filled in; 0 where a column says which."""
+        """The share of a client's rows for testing, with all defaults; 0 where a column marks them."""
         if self.test_share is None:
             return USUAL_TEST_SHARE if self.encoding == "cells" and self.test_column is None else 0.0
         return self.test_share
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The declared classes as text, spelled as a table's cells are."""
+        """The declared classes as text, in the spelling of cells."""
         return tuple(spelling(value) or "" for value in self.classes)
 
     @property
     def vocabulary(self) -> dict[str, tuple[str, ...]]:
-        """The values of every text column, spelled as a table's cells are, none twice."""
+        """The values of every text column, in the spelling of cells, without duplicates."""
         entries = {column: tuple(map(spelling, values)) for column, values in _entries("categories", self.categories)}
         for column, values in entries.items():
             if len(set(values)) < len(values) or "" in values:
@@ -304,7 +305,7 @@ class ColumnSettings:
 
     @property
     def fills(self) -> dict[str, str]:
-        """What a missing value stands for, by column, as text."""
+        """The replacement of missing values, by column, as text."""
         return _single_values("missing", self.missing)
 
     @property
@@ -352,21 +353,21 @@ COLUMN_RULES = frozenset(part.name for part in fields(ColumnSettings) if part.me
 
 
 def spelled(name: str, value: Any) -> Any:
-    """A mapping from columns as the texts that settings hold: {"age": (0, 100)} -> ("age=0,100",); ~ as its folder."""
+    """A mapping of columns in the form that settings have: {"age": (0, 100)} -> ("age=0,100",); expands ~."""
     if name in _PATHS and isinstance(value, (str, Path)) and str(value).startswith("~"):
-        return os.path.expanduser(value)  # noqa: PTH111 (no error for a user who is not there)
+        return os.path.expanduser(value)  # noqa: PTH111 (a missing home folder is no error)
     if name not in COLUMN_RULES or not isinstance(value, Mapping):
         return value
     return tuple(f"{column}={_joined(values)}" for column, values in value.items())
 
 
 def declared_columns(**named: Any) -> ColumnSettings:
-    """The settings of columns as Python gives them: lists for tuples, mappings for texts, None for what is left out."""
-    given = {name: spelled(name, value) for name, value in named.items() if value is not None}
+    """Column settings from Python values: lists for tuples, mappings for texts, None for omitted ones."""
+    texts = {name: spelled(name, value) for name, value in named.items() if value is not None}
     lists = {
-        name: (value,) if isinstance(value, str) else tuple(value) for name, value in given.items() if name in _LISTS
+        name: (value,) if isinstance(value, str) else tuple(value) for name, value in texts.items() if name in _LISTS
     }
-    return ColumnSettings(**(given | lists))
+    return ColumnSettings(**(texts | lists))
 
 
 _LISTS = COLUMN_RULES | {"features", "classes", "filled_from_data"}
@@ -382,7 +383,7 @@ def _joined(values: Any) -> str:
 
 
 def _with_values(text: str) -> str:
-    """`column=value,value` for `column=@file`; anything else as it is."""
+    """`column=value,value` for `column=@file`; any other text unchanged."""
     column, _, values = str(text).partition("=")
     return f"{column}={_joined(_lines_of('categories', values[1:]))}" if values.startswith("@") else text
 
@@ -391,7 +392,7 @@ def _lines_of(name: str, path: str) -> tuple[str, ...]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise ConfigError(f"{name} = @{path}: no such file in UTF-8; write one value in each line of it.") from None
+        raise ConfigError(f"{name} = @{path}: no such file in UTF-8; write one value per line.") from None
     return tuple(line.strip() for line in lines if line.strip())
 
 
@@ -404,7 +405,7 @@ def _single_values(name: str, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _entries(name: str, texts: tuple[str, ...]) -> ItemsView[str, tuple[str, ...]]:
-    """`column=value,value` apart; values with commas are in double quotes."""
+    """The parsed entries `column=value,value`; values with commas are in double quotes."""
     entries: dict[str, tuple[str, ...]] = {}
     for text in texts:
         column, equals, values = str(text).partition("=")
@@ -454,9 +455,9 @@ class MethodSettings:
     """Rebalance clusters below this size (B): by clients' own coins under joint, exactly otherwise; 0 is the base
     method."""
     personal: bool = True
-    """mixed-effects: every client has random effects of its own on the shared model."""
+    """mixed-effects: add each client's random effects to the shared model."""
     size_floor: float | None = None
-    """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
+    """Public lower bound on denominators of cluster means; default 0.6 of the expected cluster size."""
 
     def __post_init__(self) -> None:
         if self.algorithm != "auto":
@@ -476,45 +477,45 @@ class PrivacySettings:
     mechanism: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MECHANISMS.hint)] = "joint"
     """joint (add-remove, Poisson cohorts), identifier (the paper's; replace-one, cohorts of fixed size) or none."""
     sample_rate: float = 0.1
-    """Share of the clients in a round (q); schedule, everybody: not used."""
+    """Share of the clients in a round (q); not used with schedule or everybody."""
     participation: Participation = "poisson"
-    """joint: who takes part: a secret sample of all clients; everybody of a public slot; everybody in every round."""
+    """joint: participants of a round: a secret sample (poisson), a public slot (schedule), or everybody."""
     slots: int | None = field(
         default=None,
         metadata={"hint": "which client is in which slot follows from slot_key: slots by hand may depend on data"},
     )
-    """schedule: number of slots (b); a client takes part once in b rounds, and noise is correlated over rounds."""
+    """schedule: number of slots (b); a client takes part once in b rounds, under noise correlated over rounds."""
     slot_key: str = "rrcluster"
-    """Public key under which clients' ids are hashed to slots; fix it before anybody enrols."""
+    """schedule: public key that hashes clients' ids to slots; fix it before anybody enrols."""
     num_rounds: Annotated[int, Flag(name="rounds")] = 100
     """Rounds (T)."""
     epsilon: float | None = None
-    """Target epsilon; the noise is calibrated to it. Default 4, unless noise_multiplier is given."""
+    """Target epsilon of the whole run, which determines the noise. Default 4, unless noise_multiplier is given."""
     delta: float | None = None
     """Target delta; at most 1/(10 M) is advised, more than 1/M refused. Default 1e-4; above 10,000 clients the largest
     power of ten that is at most 1/(10 M)."""
     noise_multiplier: float | None = None
-    """Noise std / sensitivity (of the whole round), instead of epsilon."""
+    """Noise std divided by sensitivity (of the whole round), instead of epsilon."""
     update_clip: float = 0.4
-    """Largest L2 norm of a client's update (C)."""
+    """Clip: the largest L2 norm of a client's update (C)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
     identifier: Identifier = "gaussian"
-    """identifier: how choices are privatised: Gaussian noise, or k-ary randomised response."""
+    """identifier: privatise choices by Gaussian noise, or by k-ary randomised response."""
     identifier_share: float = 0.5
-    """identifier: share of the round's budget that the choices get."""
+    """identifier: share of a round's budget spent on choices."""
     accountant: Accountant = "pld"
-    """Accountant the noise is calibrated by."""
+    """Accountant that calibrates the noise."""
     private_evaluation: float = 0.0
-    """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
+    """joint: release accuracy and loss with every round, at this weight in units of the clip; 0: off, usual: 0.25."""
     evaluation_loss_bound: float = 4.0
-    """Private evaluation: a client's loss is clipped to this."""
+    """Private evaluation: clip of a client's loss."""
     secure: bool = False
     """Release for real: exact noise from the operating system, no seed, no diagnostics."""
     reserve_rounds: int = 0
-    """Calibrate the noise for this many more releases: rounds that a crash makes a secure run repeat."""
+    """Calibrate the noise for this many additional releases, for rounds that a secure run repeats after a crash."""
     max_epsilon: float | None = None
-    """End the plan before the round that would bring epsilon above this."""
+    """End before the round that would exceed this epsilon."""
 
     def __post_init__(self) -> None:
         checks.in_full_precision(self)
@@ -548,17 +549,17 @@ class PrivacySettings:
 
     @property
     def slot_rate(self) -> float:
-        """q': the probability with which a client that may take part does."""
+        """q': the participation probability of an eligible client."""
         return 1.0 if self.participation in ("schedule", "everybody") else self.sample_rate
 
     @property
     def cohort_share(self) -> float:
-        """Share of the clients that is expected in a round."""
+        """Expected share of the clients in a round."""
         return self.slot_rate / self.num_slots
 
     @property
     def target_epsilon(self) -> float | None:
-        """The epsilon to calibrate to: the one given, else 4, else none when the noise is given or there is none."""
+        """The target epsilon: the given one, else 4; None if the noise is given or there is none."""
         if self.mechanism == "none" or self.noise_multiplier is not None:
             return self.epsilon
         return 4.0 if self.epsilon is None else self.epsilon
@@ -578,7 +579,7 @@ MAX_ROUNDS = 1_000_000
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """How a client trains."""
+    """A client's local training."""
 
     local_lr: float = 0.05
     """Learning rate of the clients."""
@@ -587,7 +588,7 @@ class LocalSettings:
     batch_size: int = 20
     """Samples per step."""
     proximal: float = 0.0
-    """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
+    """Strength of the pull towards the server's model in fedprox and mr-mtl; 0: the method's default."""
     local_optimizer: Optimizer = "sgd"
     """Optimiser of the clients; its state is fresh in every round."""
     local_momentum: float = 0.0
@@ -613,18 +614,18 @@ class LocalSettings:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How the server moves the models and guides clients."""
+    """The server's steps and its guidance for clients."""
 
     server_lr: float = 1.0
-    """Factor on the released means."""
+    """Step size of the server: a factor on released means."""
     server_momentum: float = 0.0
     """Momentum of the server's step."""
     memory: float = 0.9
-    """Memory of the running average of released sizes."""
+    """Decay of the running average of released sizes."""
     exploration: float = 1.0
     """Strength of exploration in early rounds, which separates the clusters; 0: none (better where no groups exist)."""
     average_last: float = 0.5
-    """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
+    """Share of the last rounds whose models are averaged at the end; 0: the last models."""
     init: Init = "auto"
     """First models: one for each group that early rounds find, at most k (survey), or independent random ones. auto:
     survey for ifca with one trained layer and B = 0 where noise leaves enough to find groups, else independent."""
@@ -632,7 +633,7 @@ class ServerSettings:
     """How many of the run's rounds a survey takes; default: as many as the noise asks for: at least 9 and at most 22%
     of the run, but 4 in short runs."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
-    """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
+    """Start from the models of this finished run instead of random ones; the statement adds up the cost of both."""
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)
@@ -658,9 +659,9 @@ class FaultSettings:
     """Simulated clients that drop out or send invalid reports; the guarantee is unaffected."""
 
     dropout: float = 0.0
-    """Share of the sampled clients that drop out; nobody replaces them."""
+    """Share of the sampled clients that drop out, without replacement."""
     hostile: float = 0.0
-    """Share of the others that send invalid reports: NaN, huge norms, wrong shapes, duplicates."""
+    """Share of the remaining clients that send invalid reports: NaN, huge norms, wrong shapes, duplicates."""
 
     def __post_init__(self) -> None:
         checks.share(dropout=self.dropout)
@@ -672,9 +673,9 @@ class OutputSettings:
     """Seeds, machine and output."""
 
     name: str | None = field(default=None, metadata=PLACE)
-    """Name of the run; default: made from the method and the budget."""
+    """Name of the run; default: method and budget."""
     seed: int | None = 0
-    """Seed of everything random; none with --secure."""
+    """Seed of all randomness; not allowed with --secure."""
     seeds: tuple[int, ...] = field(default=(), metadata=PLACE)
     """Several seeds: one run each, in folders seed-N."""
     out: Path | None = field(default=None, metadata=PLACE)
@@ -682,19 +683,19 @@ class OutputSettings:
     device: str = field(default="auto", metadata=PLACE)
     """auto, cpu or cuda."""
     engine: EngineName = field(default="auto", metadata=PLACE)
-    """How clients are run; all engines give the same numbers."""
+    """Program that computes clients; all engines give the same numbers."""
     processes: int | None = field(default=None, metadata=PLACE)
-    """Processes that compute clients; no bit depends on how many. Default: one per core where a run is long enough."""
+    """Number of processes that compute clients; results do not depend on it. Default: one per core in longer runs."""
     capacity: int | None = None
-    """Most clients trained together (bounds memory, never changes results); default: what suits the model."""
+    """Limit on clients trained together (bounds memory, never changes results); default: chosen for the model."""
     precision: Precision = "auto"
-    """CUDA: how operands of matrix products are rounded; auto: tf32."""
+    """CUDA: precision of matrix products; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
-    """Rounds between diagnostic evaluations; default: ten in a run."""
+    """Rounds between diagnostic evaluations; default: ten evaluations per run."""
     references: bool = field(default=True, metadata=DISPLAY)
-    """Your own data, rehearsals: at the end also train one model for all, and personalise it, to compare with."""
+    """Rehearsals on your own data: finally train one model for all, and personalise it, for comparison."""
     personalise: bool = field(default=False, metadata=DISPLAY)
-    """At the end, also measure what clients end up with when each fits its model to its own data (diagnostic)."""
+    """Finally measure the models that clients get by fitting the released one to their own data (diagnostic)."""
     tensorboard: bool = field(default=False, metadata=DISPLAY)
     """Also write TensorBoard events (diagnostics are tagged as such)."""
     keep_checkpoint: bool = field(default=False, metadata=DISPLAY)
@@ -729,7 +730,7 @@ AFFECTS: dict[str, str] = {
     setting.name: setting.metadata.get("affects", "result") for kind in SECTIONS.values() for setting in fields(kind)
 }  # setting -> "result", "place" or "display"
 
-# Settings that are gone, and what replaces them.
+# Removed settings, and their replacement.
 REMOVED: dict[str, str] = {
     "rebalance": "small clusters are helped by coins under joint and exactly otherwise; set min_cluster_size alone",
     "sampling": "every mechanism has its own sampling; choose the mechanism",
@@ -740,7 +741,7 @@ REMOVED: dict[str, str] = {
 }
 
 
-# Values of settings that are gone, and what replaces them.
+# Removed values of settings, and their replacement.
 _SURVEY = "use init = survey, which finds the groups first, or init = independent"
 REMOVED_VALUES: dict[str, dict[str, str]] = {
     "init": {"warm": _SURVEY, "kmeans++": _SURVEY},
@@ -750,7 +751,7 @@ REMOVED_VALUES: dict[str, dict[str, str]] = {
 
 
 def refuse_removed(name: str, value: object = None, *, source: str = "") -> None:
-    """ConfigError for a setting, or a value of one, that is gone: it says what replaces it."""
+    """ConfigError for a removed setting or value, which names the replacement."""
     where = f"{source}: " if source else ""
     if name in REMOVED:
         raise ConfigError(f"{where}setting {name!r} is gone: {REMOVED[name]}.")
@@ -759,34 +760,34 @@ def refuse_removed(name: str, value: object = None, *, source: str = "") -> None
 
 
 def changed(section: Section, changes: Mapping[str, Any]) -> Section:
-    """A section with some settings changed; ConfigError for a name that it does not have."""
-    known = [setting.name for setting in fields(section)]
+    """A section with some settings changed; ConfigError for unknown names."""
+    names = [setting.name for setting in fields(section)]
     for name in changes:
         refuse_removed(name, changes[name])
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
             raise ConfigError(
                 f"setting {name!r} is not known; "
-                + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(known)}.")
+                + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(names)}.")
             )
     return replace(section, **changes)
 
 
 def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run folder that an earlier version wrote, without those that are gone."""
-    gone = {
+    """Settings from a run folder of an earlier version, without removed ones."""
+    removed = {
         name
         for name, value in settings.items()
         if name in REMOVED or (isinstance(value, str) and value in REMOVED_VALUES.get(name, ()))
     }
     refuse_files(settings)
-    return {name: value for name, value in settings.items() if name not in gone}
+    return {name: value for name, value in settings.items() if name not in removed}
 
 
 def refuse_files(settings: Mapping[str, Any]) -> None:
-    """Refuse columns that somebody else wrote and that would read a file here: written ones have values alone."""
-    given = [spelled(name, settings.get(name)) for name in ("classes", "categories")]
-    classes, categories = (list(value) if isinstance(value, (list, tuple)) else [value] for value in given)
+    """Refuse a received list of columns that would read a file here: files of runs contain values only."""
+    texts = [spelled(name, settings.get(name)) for name in ("classes", "categories")]
+    classes, categories = (list(value) if isinstance(value, (list, tuple)) else [value] for value in texts)
     files = [str(text) for text in classes if len(classes) == 1] + [str(text).partition("=")[2] for text in categories]
     if any(text.startswith("@") for text in files):
         raise ConfigError("classes or categories name a file (@FILE); a run folder or agreement has their values.")

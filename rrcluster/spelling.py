@@ -1,8 +1,8 @@
-"""How cells of a table are spelled: each by its own value, whatever the other cells are.
+"""Spelling of a table's cells as text: each by its own value, whatever the other cells are.
 
-Programs give a column one type, made from all of its rows, so one client's cell could change how everybody else's are
-written: 1 becomes 1.0 beside a missing value, "01" a number beside other numbers. Rules for columns therefore see
-nothing of types, but this text.
+Programs give a column one type, inferred from all of its rows, so one client's cell could change the text of everybody
+else's: 1 becomes 1.0 beside a missing value, "01" a number beside other numbers. Rules for columns therefore see this
+text instead of types.
 """
 
 import re
@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-MISSING = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"})  # unless declared
+# unless declared otherwise
+MISSING = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"})
 _BOOLEANS = frozenset({"true", "false"})
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")  # 007 and 1e3 are codes where values are names
+_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")  # others, such as 007 and 1e3, are codes where values are names
 _MIDNIGHT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]00:00:00(\.0+)?")
 
 
@@ -28,7 +29,7 @@ def spelling(value: Any) -> str | None:
     if value is None or value != value:  # NaN differs from itself
         return None
     if not isinstance(value, (str, bool, int, float, Decimal)):
-        value = value.item() if hasattr(value, "item") else str(value)  # a number of numpy, a date
+        value = value.item() if hasattr(value, "item") else str(value)  # numpy numbers, dates
     if isinstance(value, float):
         text = str(int(value)) if value.is_integer() else _shortest(value)
     else:
@@ -52,7 +53,7 @@ def instant(text: str) -> datetime | None:
 
 
 def _shortest(value: float) -> str:
-    """The shortest text of a number in the narrowest type that holds it, so that 0.1 is one value in all of them."""
+    """The shortest text of a number in its narrowest type, so that 0.1 is one value in all types."""
     import numpy as np
 
     with np.errstate(over="ignore"):

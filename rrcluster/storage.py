@@ -22,15 +22,15 @@ from rrcluster.errors import RunFolderError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_BYTES = 1 << 26  # of one text file: 64 MiB, far more than any file of a run
-MAX_DEPTH = 20  # of nested YAML or JSON
+MAX_BYTES = 1 << 26  # limit of one text file: 64 MiB, far more than any file of a run
+MAX_DEPTH = 20  # limit of nested YAML or JSON
 WAY_OUT = "Restore the file, or run again with the same settings."
 _LARGEST = 2**63
-_TEMPORARY = re.compile(r"\.(.+)\.\d+-\d+\.tmp")  # what `replace_file` calls its temporary files
+_TEMPORARY = re.compile(r"\.(.+)\.\d+-\d+\.tmp")  # names of `replace_file`'s temporary files
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
-    """Write a whole file and the folders above it; `replace_file` with an error that names the way out."""
+    """Write a whole file and the folders above it, by `replace_file`; errors name the way out."""
     with explain_write(path):
         make_folders(path.parent)
         replace_file(path, content)
@@ -48,7 +48,7 @@ def to_json(value: Any) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Plain data as JSON; a number that is not finite is null, because JSON has none."""
+    """Plain data as JSON; a number that is not finite becomes null, because JSON has none."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
@@ -82,7 +82,7 @@ def explain_write(path: Path) -> Iterator[None]:
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it; each new one is flushed into the folder that holds it."""
+    """Create a folder and those above it; each new one is flushed into its parent."""
     if path.is_dir():
         return
     make_folders(path.parent)
@@ -91,9 +91,9 @@ def make_folders(path: Path) -> None:
 
 
 def make_subfolder(path: Path, *, private: bool = False) -> Path:
-    """Make a folder inside a run folder, or take the one that is there: never what a link of that name points to.
+    """Create a folder inside a run folder, or use the existing one; links are refused.
 
-    A private one, and the files in it, are closed to everybody but their owner, also if they were open before.
+    A private folder, and the files in it, are closed to everybody but their owner, even if they were open before.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700 if private else 0o777)
@@ -141,7 +141,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def read_tensors(path: Path) -> "tuple[dict[str, NDArray[Any]], dict[str, str]]":
-    """The tensors and the metadata of a safetensors file, from one descriptor: what was checked is what is read."""
+    """The tensors and metadata of a safetensors file, through one descriptor: the checked file is the one read."""
     from safetensors.numpy import load
 
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
@@ -151,9 +151,9 @@ def read_tensors(path: Path) -> "tuple[dict[str, NDArray[Any]], dict[str, str]]"
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """Make `path` hold `content`, flushed to the disk.
+    """Replace the content of `path`, flushed to disk.
 
-    After a crash too, a reader finds the old file or the new one, never half of one. OSError if that failed; then the
+    Even after a crash, a reader finds the old file or the new one, never half of one. OSError if that failed; then the
     old file is still there. A process killed meanwhile leaves a temporary file: see `drop_temporaries`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
@@ -171,10 +171,10 @@ def replace_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None
 
 
 def append_line(path: Path, text: str, *, flush: bool = True) -> None:
-    """Append one line and, with `flush`, flush it to the disk; the folder's entry too when the file is new.
+    """Append one line and, with `flush`, flush it to disk; the folder's entry too when the file is new.
 
-    OSError if that failed; then the file is cut back to what it was, as far as the disk allows. A process killed
-    meanwhile leaves at most a torn last line: see `drop_torn_line`.
+    OSError if that failed; then the file is truncated to its earlier length, as far as the disk allows. A process
+    killed meanwhile leaves at most a torn last line: see `drop_torn_line`.
     """
     new, line = not path.exists(), (text + "\n").encode()
     with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as file:
@@ -192,17 +192,17 @@ def append_line(path: Path, text: str, *, flush: bool = True) -> None:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut off a last line without its newline, which a crash during `append_line` leaves."""
+    """Remove a last line without newline, which a crash during `append_line` leaves."""
     with os.fdopen(open_plain(path, os.O_RDWR), "rb+") as file:
         content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+        end = content.rfind(b"\n") + 1
+        if end < len(content):
+            file.truncate(end)
             os.fsync(file.fileno())
 
 
 def drop_temporaries(folder: Path, names: Collection[str]) -> None:
-    """Remove what processes that were killed while they replaced one of `names` left: no other file."""
+    """Remove temporary files that killed processes left while replacing one of `names`: no other file."""
     for path in folder.iterdir():
         temporary = _TEMPORARY.fullmatch(path.name)
         if temporary and temporary[1] in names and stat.S_ISREG(path.lstat().st_mode):
@@ -219,7 +219,7 @@ def sync_file(path: Path) -> None:
 
 
 def printable(text: str) -> str:
-    """A text from anyone, fit for a terminal: without control characters, which could move the cursor or hide words."""
+    """A text from an untrusted source for the terminal: without control characters, which could move the cursor."""
     return "".join(mark if mark.isprintable() or mark in "\n\u00a0" else "?" for mark in text)
 
 
@@ -239,9 +239,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def read_json_lines(path: Path, *, damaged: Literal["refuse", "stop"], way_out: str = WAY_OUT) -> list[dict[str, Any]]:
     """The JSON objects of a file of a run folder, one per line; blank lines do not count.
 
-    A last line without its newline was torn by a crash, or is being written now: it is always left out. At any other
-    line that is not a JSON object, "refuse" raises, and "stop" returns the lines before it: right where a power failure
-    may have damaged what was appended but not flushed.
+    A last line without newline was torn by a crash, or is being written: it is always left out. At any other line that
+    is not a JSON object, "refuse" raises, and "stop" returns the lines before it: right where a power failure may have
+    damaged lines that were appended without flushing.
     """
     entries = []
     for number, line in enumerate(_read_run_file(path, way_out).split("\n")[:-1], start=1):
@@ -260,7 +260,7 @@ def read_json_lines(path: Path, *, damaged: Literal["refuse", "stop"], way_out: 
 
 
 def read_text(path: Path) -> str:
-    """The text, in UTF-8, of a file that a person named. OSError if it cannot be read, ValueError if it is no text."""
+    """The UTF-8 text of a file named by a person. OSError if it cannot be read, ValueError if it is not text."""
     with path.open("rb") as file:
         return _at_most(file.read(MAX_BYTES + 1)).decode("utf-8")
 
@@ -272,7 +272,7 @@ def _at_most(content: bytes) -> bytes:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text; ValueError if there is none, or if it has more than `MAX_DEPTH` levels."""
+    """The value of a JSON text; ValueError if it is invalid, or has more than `MAX_DEPTH` levels."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -291,11 +291,11 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text, plain values only (`safe_load`); ValueError if there is none.
+    """The value of a YAML text, plain values only (`safe_load`); ValueError if it is invalid.
 
     Refused: anchors (a few lines of nested ones expand to more values than fit in memory), more than `MAX_DEPTH`
-    levels, a key that a mapping has twice (the first would be dropped without a word), and whole numbers beyond 64 bits
-    (a long one cannot even be printed in an error message).
+    levels, duplicate keys (the first would be dropped silently), and integers beyond 64 bits (a long one cannot even be
+    printed in an error message).
     """
     import yaml
 
@@ -333,7 +333,7 @@ def _read_run_file(path: Path, way_out: str = WAY_OUT) -> str:
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
-    """Write every byte; the operating system may take them in parts, and reports an error only at the next part."""
+    """Write every byte; the operating system may accept a part, and reports an error only at the next one."""
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[os.write(descriptor, remaining) :]
@@ -362,7 +362,7 @@ def _refuse_yaml_bombs(text: str) -> None:
 
 
 def _refuse_duplicate_keys(node: Any) -> None:
-    """In a YAML text as nodes, before mappings are built from it."""
+    """Refuse duplicate keys in a YAML text, before mappings are built from it."""
     if node is None or isinstance(node.value, str):
         return
     parts = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value

@@ -1,4 +1,4 @@
-"""The four things a server ever touches: updates, choices, a release, and models. Shapes are written beside each field.
+"""The four kinds of values on the server: updates, choices, a release, and models. Fields state their shapes.
 
 `n` clients in the round, `k` clusters, `d_s` shared and `d_c` clustered coordinates.
 """
@@ -17,12 +17,12 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Coordinates:
-    """How many coordinates of a report are shared by all clients and how many belong to one cluster.
+    """The numbers of coordinates of a report: shared by all clients, and of one cluster.
 
-    Personal coordinates are not here: they never leave the client. A report is (shared, clustered), in this order.
+    Personal coordinates are not counted: they never leave the client. A report is (shared, clustered), in this order.
     """
 
-    shared: int  # by all clients
+    shared: int  # of all clients
     clustered: int  # of one cluster's model
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Models:
-    """What we give people: one shared vector and one vector per cluster."""
+    """The models for people: one shared vector and one vector per cluster."""
 
     shared: Array  # (d_s,)
     clustered: Array  # (k, d_c)
@@ -60,11 +60,12 @@ class Models:
 
 @dataclass(frozen=True)
 class NoisyEvaluation:
-    """What clients said about the models on their own data, summed with noise over one round or over several.
+    """Clients' evaluations of the models on their own data, summed with noise over one or several rounds.
 
-    `sums` are of (accuracy - 1/2, loss / loss_bound - 1/2), each clipped to [-1/2, 1/2] per client. A mean is a noisy
-    sum over a noisy number of clients (at least `least_clients`, a public floor), plus 1/2; it is not clipped, so that
-    averages of it stay unbiased. Noise stds are to first order in the noise of that number.
+    `sums` are of (accuracy - 1/2, loss
+    loss_bound - 1/2), each clipped to [-1/2, 1/2] per client. A mean is a noisy sum over a noisy number of clients (at
+    least `least_clients`, a public floor), plus 1/2; it is not clipped, so that averages of it stay unbiased. Noise
+    stds are to first order in the noise of that number.
     """
 
     sums: Array  # (2,)
@@ -75,7 +76,7 @@ class NoisyEvaluation:
     least_clients: float = 1.0
 
     def plus(self, other: "NoisyEvaluation") -> "NoisyEvaluation":
-        """Both together, as of one larger cohort: how evaluations are averaged over rounds."""
+        """The sum of both, as of one larger cohort: evaluations are averaged over rounds this way."""
         return NoisyEvaluation(
             sums=self.sums + other.sums,
             clients=self.clients + other.clients,
@@ -119,11 +120,11 @@ class NoisyEvaluation:
 
 @dataclass(frozen=True)
 class Release:
-    """What a mechanism lets out of one round. Everything here is public; nothing else is.
+    """The output of a mechanism for one round. Everything here is public; nothing else is.
 
     `sizes` are the natural cluster sizes (before any rebalancing), noisy under `joint`, functions of noisy identifiers
-    under `identifier`. `denominators` are public or made from noisy sizes, never raw counts. Under the mechanism
-    `none` all of it is exact and nothing is private.
+    under `identifier`. `denominators` are public or made from noisy sizes, never raw counts. Under the mechanism `none`
+    all of it is exact and nothing is private.
     """
 
     shared_sum: Array  # (d_s,)
@@ -133,8 +134,8 @@ class Release:
     shared_denominator: float
     sum_noise_std: float  # of every coordinate of every sum
     size_noise_std: float  # of every size
-    evaluation: NoisyEvaluation | None = None  # where the plan has private evaluation
-    step_factors: Array | float = 1.0  # (k,) by which cluster sums were made longer, noise included, after a survey
+    evaluation: NoisyEvaluation | None = None  # present if the plan has private evaluation
+    step_factors: Array | float = 1.0  # (k,) factors by which a survey lengthened cluster sums, noise included
 
     @property
     def shared_mean(self) -> Array:

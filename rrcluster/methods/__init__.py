@@ -21,10 +21,10 @@ OURS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
 class _Registered(Mapping[str, Method]):
-    """Every method by name: ours, and those that were registered."""
+    """Every method by name, built-in or registered."""
 
     def __getitem__(self, name: str) -> Method:
-        """The method; KeyError for a name that is not known."""
+        """The method; KeyError for an unknown name."""
         if name not in registry.METHODS:
             raise KeyError(name)
         method: Method = registry.METHODS.load(name)
@@ -35,7 +35,7 @@ class _Registered(Mapping[str, Method]):
         return iter(registry.METHODS)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of methods."""
         return sum(1 for _ in registry.METHODS)
 
 
@@ -84,7 +84,7 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
 
 
 def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
-    """Raise where a survey has no meaning (ConfigError): only methods that choose by loss open what it finds."""
+    """Raise where a survey has no meaning (ConfigError): it opens clusters for methods that choose by loss only."""
     if init != "survey":
         return
     if method.one_model:

@@ -17,7 +17,7 @@ _FAR = 1e9  # more than any price
 
 
 def report_nothing(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:  # noqa: ARG001
-    """A zero update."""
+    """Report a zero update."""
     return Trained(np.zeros((len(clusters), tools.split.coordinates.width)), clients.memory)
 
 
@@ -28,7 +28,7 @@ def train_alone(models: Models, clients: Clients, clusters: Array, *, tools: Too
 
 
 def true_cluster(groups: Array, models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
-    """Zero for the true cluster of the client, group g modulo k."""
+    """A score of zero for the client's true cluster: group g modulo k."""
     k = models.num_clusters
     return np.asarray(_FAR * (1.0 - np.eye(k)[groups[clients.cohort.clients] % k]))
 
@@ -38,7 +38,7 @@ def _unknown_groups(models: Models, clients: Clients, *, tools: Tools) -> Array:
 
 
 def _with_true_groups(method: Method, data: FederatedData) -> Method:
-    """The truth, which no other method may read."""
+    """The method with the true groups, which no other method may read."""
     return method if data.num_groups == 0 else replace(method, scores=partial(true_cluster, data.groups))
 
 
@@ -53,5 +53,5 @@ LOCAL = Method(
     reports=False,
 )
 
-# A model per cluster, and every client is told its true one: the ceiling for clustered methods.
+# A model per cluster, and every client knows its true one: the upper bound for clustered methods.
 ORACLE = Method("oracle", scores=_unknown_groups, compares_models=False, for_population=_with_true_groups)

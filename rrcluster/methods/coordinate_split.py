@@ -1,4 +1,4 @@
-"""Which coordinates of a model are shared by all, which belong to a cluster, and which never leave the client."""
+"""The split of a model's coordinates: shared by all, clustered, or personal (never leaving the client)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +43,7 @@ class Split:
 
     @property
     def coordinates(self) -> Coordinates:
-        """What a report consists of."""
+        """The coordinates of a report."""
         return Coordinates(len(self.shared), len(self.clustered))
 
     @property
@@ -52,7 +52,7 @@ class Split:
         return len(self.shared) + len(self.clustered) + len(self.personal)
 
     def models(self, vectors: Array) -> Models:
-        """k full vectors (k, d) as models; the shared part is the first one's."""
+        """k full vectors (k, d) as models; the shared part comes from the first one."""
         return Models(vectors[0, self.shared].astype(np.float64), vectors[:, self.clustered].astype(np.float64))
 
     def vectors(self, models: Models, clusters: Array | None = None) -> Array:
@@ -63,7 +63,10 @@ class Split:
         return full if clusters is None else full[clusters]
 
     def report(self, change: Any) -> Any:
-        """What leaves a client: (n, d) -> (n, d_s + d_c), array or tensor as it came. Personal coordinates stay."""
+        """The reported part of a change: (n, d) -> (n, d_s + d_c), array or tensor.
+
+        Personal coordinates are dropped.
+        """
         return change if self._reported is None else change[:, self._reported]
 
     @cached_property
@@ -72,13 +75,13 @@ class Split:
 
     @cached_property
     def _reported(self) -> Array | None:
-        """The places that are reported; None where that is all of them, in order."""
+        """The reported places; None if these are all places in order."""
         places = np.concatenate([self.shared, self.clustered])
         return None if len(places) == self.num_parameters and (places[1:] > places[:-1]).all() else places
 
 
 def _places(indices: Array) -> Any:
-    """The indices, as a slice where they are neighbours in order: copying is then several times faster."""
+    """The indices, as a slice where they are consecutive, which makes copying several times faster."""
     if len(indices) and (np.diff(indices) == 1).all():
         return slice(int(indices[0]), int(indices[-1]) + 1)
     return indices

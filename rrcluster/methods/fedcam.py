@@ -17,13 +17,13 @@ from rrcluster.types import Array, Models
 
 
 def two_networks(model: Model) -> Split:
-    """The first network is shared, the second clustered."""
+    """The split into two networks: the first shared, the second clustered."""
     half = model.num_parameters // 2
     return Split(np.arange(half), np.arange(half, 2 * half), np.zeros(0, dtype=np.int64))
 
 
 def train_both(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-    """The cluster's part first (it fits what the shared one leaves), then the shared one, the other frozen."""
+    """Train the cluster's network first, on the residual of the shared one, then the shared one, the other frozen."""
     start = tools.split.vectors(models, clusters)
     local = replace(tools.local, proximal=0.0)
     trained = start
@@ -35,7 +35,7 @@ def train_both(models: Models, clients: Clients, clusters: Array, *, tools: Tool
 
 
 def distance_or_loss(models: Models, clients: Clients, *, tools: Tools) -> Array:
-    """The loss of the summed networks; for those who remember one, the relative distance of their cluster part."""
+    """The loss of the summed networks; for clients with memory, the relative distance of their cluster part."""
     scores = cluster_losses(models, clients, tools=tools)
     if clients.known.any():
         gaps = clients.memory[clients.known][:, None, :] - models.clustered[None]

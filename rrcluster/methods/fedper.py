@@ -14,7 +14,7 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster
 from rrcluster.types import Array, Models
 
-_EPOCHS_FROM_ZERO = 50  # as training alone has
+_EPOCHS_FROM_ZERO = 50  # as in training alone
 
 
 def train_base_and_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
@@ -42,7 +42,7 @@ def fit_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools)
 
 
 def fit_fresh_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
-    """As `fit_head`, in 50 epochs from zero: no earlier round has trained this last layer."""
+    """As `fit_head`, in 50 epochs from zero, since no earlier round has trained this last layer."""
     longer = replace(tools.local, local_epochs=_EPOCHS_FROM_ZERO)
     return fit_head(models, clients, clusters, tools=replace(tools, local=longer))
 
@@ -64,7 +64,7 @@ FEDPER = Method(
     one_model=True,
 )
 
-# Nothing is kept between rounds, which `identifier` needs: the last layer is fitted anew in each.
+# Nothing is kept between rounds, which `identifier` requires: the last layer is fitted anew in each.
 FEDPER_MEMORYLESS = Method(
     "fedper-memoryless",
     split=FEDPER.split,

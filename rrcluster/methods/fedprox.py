@@ -14,8 +14,8 @@ def train_nearby(models: Models, clients: Clients, clusters: Array, *, tools: To
     """Local objective F_i(w) + (mu / 2) ||w - w_t||^2; mu is the setting `proximal`, 0.01 unless given."""
     local = replace(tools.local, proximal=tools.local.proximal or DEFAULT_PROXIMAL)
     vectors = tools.split.vectors(models)
-    moved = changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
-    return Trained(tools.split.report(moved), clients.memory)
+    updates = changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(updates), clients.memory)
 
 
 FEDPROX = replace(FEDAVG, name="fedprox", local=train_nearby)

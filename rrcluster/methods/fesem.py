@@ -1,7 +1,7 @@
 """FeSEM (Long et al. 2023): a client belongs to the cluster whose model is nearest to the model it last trained.
 
 The client keeps its last trained model to itself and compares it with *released* centres; no server caches it. A client
-in its first round remembers nothing and chooses by loss. `fesem-memoryless` keeps nothing between rounds.
+in its first round has no memory and chooses by loss. `fesem-memoryless` keeps nothing between rounds.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ def relative_distances(remembered: Array, centres: Array) -> Array:
 
 
 def distance_to_centres(models: Models, clients: Clients, *, tools: Tools) -> Array:
-    """Relative squared distance from the remembered model to each centre; the loss for those who remember none."""
+    """Relative squared distance from the remembered model to each centre; the loss for clients without memory."""
     scores = np.zeros((len(clients.known), models.num_clusters))
     if not clients.known.all():
         scores = cluster_losses(models, clients, tools=tools)
@@ -32,7 +32,7 @@ def distance_to_centres(models: Models, clients: Clients, *, tools: Tools) -> Ar
 
 
 def train_and_remember(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-    """Train from the centre, report the change, remember where it led."""
+    """Train from the centre, report the change, and remember the trained model."""
     start = tools.split.vectors(models, clusters)
     local = replace(tools.local, proximal=0.0)
     trained = train(tools.engine, start, clients.cohort, local=local, key=tools.key)
@@ -40,10 +40,10 @@ def train_and_remember(models: Models, clients: Clients, clusters: Array, *, too
 
 
 def distance_of_a_fresh_fit(models: Models, clients: Clients, *, tools: Tools) -> Array:
-    """(n, k) squared distance, by direction, of a model that the client fits afresh in this round to each centre.
+    """(n, k) squared distance, by direction, of a freshly fitted model to each centre.
 
     The fit starts at the mean of the released centres, which favours none of them. A few epochs move it far less than
-    centres are apart, and the nearest centre would be the one nearest to that mean, whatever the data: fit and centres
+    the distance between centres, so the nearest centre would always be the one nearest to that mean: fit and centres
     are compared by their directions from it, each of length one.
     """
     centres = tools.split.vectors(models)
@@ -64,8 +64,8 @@ FESEM = Method(
     "fesem", scores=distance_to_centres, local=train_and_remember, memory_width=lambda model: model.num_parameters
 )
 
-# Distances over the last layer alone, as in the authors' code.
+# distances over the last layer alone, as in the authors' code
 FESEM_LAST = replace(FESEM, name="fesem-last", memory_width=lambda model: len(model.head))
 
-# Nothing is kept between rounds, which `identifier` needs: the model that is compared is fitted afresh.
+# Nothing is kept between rounds, which `identifier` requires: the compared model is fitted afresh.
 FESEM_MEMORYLESS = Method("fesem-memoryless", scores=distance_of_a_fresh_fit, pick=cluster_losses)

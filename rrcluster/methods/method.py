@@ -1,4 +1,4 @@
-"""The plug point: a method is a record of small functions. Privacy and rebalancing belong to none of them.
+"""The interface of methods: a record of small functions, without privacy or rebalancing code.
 
 FedAvg has no choice to make, FedProx changes only `local`, FedPer keeps its last layer on the client, IFCA and FeSEM
 differ in `scores`, FedCAM has a shared and a clustered part. Every field has the default that most methods share.
@@ -22,7 +22,7 @@ from rrcluster.types import Array, Coordinates, Models
 
 @dataclass(frozen=True, repr=False)
 class Clients:
-    """The clients' side of one round: their own data, and what each remembers from its own earlier rounds. Private."""
+    """The clients' side of one round: their own data, and their memory of their own earlier rounds. Private."""
 
     cohort: Cohort  # their samples
     memory: Array  # (n, m)
@@ -30,24 +30,24 @@ class Clients:
 
     @classmethod
     def without_memory(cls, cohort: Cohort, width: int = 0) -> "Clients":
-        """Clients that remember nothing yet."""
+        """Clients without memory yet."""
         n = len(cohort.clients)
         return cls(cohort, np.zeros((n, width), dtype=np.float32), np.zeros(n, dtype=bool))
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What a method works with: the split of its coordinates, an engine, and how clients train this round."""
+    """Tools for methods: the coordinate split, an engine, and the clients' training settings in this round."""
 
     split: Split  # which coordinates are shared, clustered, personal
     engine: Engine  # computes clients
     local: LocalSettings  # steps, batches and rate
-    key: tuple[int, int]  # of the draws of this round
+    key: tuple[int, int]  # for the draws of this round
     _vectors: list[tuple[Models, Array]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The models of `vectors`, once they were asked for."""
+    """Cache of the models and their vectors."""
 
     def vectors(self, models: Models) -> Array:
-        """`split.vectors` of the models, made once for choosing and for training."""
+        """`split.vectors` of the models, computed once for choosing and training."""
         if not self._vectors or self._vectors[0][0] is not models:
             self._vectors[:] = [(models, self.split.vectors(models))]
         return self._vectors[0][1]
@@ -59,7 +59,7 @@ class Tools:
 
 @dataclass(frozen=True, repr=False)
 class Trained:
-    """What local training gives: the raw update a client reports, and what it will remember. Private."""
+    """The result of local training: a client's raw update and its memory. Private."""
 
     updates: Updates  # (n, d_s + d_c)
     memory: Array  # (n, m)
@@ -69,18 +69,18 @@ class Scores(Protocol):
     """How badly each cluster suits each client."""
 
     def __call__(self, models: Models, clients: Clients, *, tools: Tools) -> Array:
-        """(n, k); the least is chosen."""
+        """(n, k) scores; the client chooses the least."""
 
 
 class LocalTraining(Protocol):
-    """What each client reports, and remembers."""
+    """Local training: clients' updates and memory."""
 
     def __call__(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
         """Trained from the model of the client's cluster."""
 
 
 class OwnModels(Protocol):
-    """The model each client ends up with, where that is not its cluster's."""
+    """The final model of each client, where that is not its cluster's."""
 
     def __call__(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
         """(n, d)."""
@@ -92,22 +92,22 @@ def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
 
 
 def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
-    """There is one cluster."""
+    """Choose the only cluster."""
     return np.zeros((len(clients.cohort.clients), 1))
 
 
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-    """Start at the cluster's model, run SGD, report the change: local training as most methods do it."""
+    """Start at the cluster's model, run SGD, report the change: the local training of most methods."""
     local = replace(tools.local, proximal=0.0) if tools.local.proximal else tools.local
-    moved = changes(tools.engine, tools.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
-    return Trained(tools.split.report(moved), clients.memory)
+    updates = changes(tools.engine, tools.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(updates), clients.memory)
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a method decides. After local training it only ever sees releases, through the server's step.
+    """The decisions of a method. After local training it only ever sees releases, through the server's step.
 
-    A field that is left out has the default that most methods share, so a method states only what is its own. This one
+    A field that is left out has the default that most methods share, so a method states only its differences. This one
     is IFCA for clients that leave the first cluster only where another one is clearly better:
 
         def cautious(models, clients, *, tools):
@@ -119,8 +119,8 @@ class Method:
         rr.run(algorithm="cautious", epsilon=4)
 
     `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
-    client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing
-    else. That is what Theorem 1 of docs/privacy.md asks for.
+    client alone: its actions may depend on its own data, memory and coins and on released models, on nothing else, as
+    Theorem 1 of docs/privacy.md requires.
     """
 
     name: str  # as `--algorithm` takes it

@@ -1,9 +1,9 @@
 """Mixed effects: one linear model of a table's columns, or one per cluster, and each client's random effects on it.
 
-Everything is learnt from answers to questions (rrcluster/mixed/): ranges of columns, their moments, clusters of clients
-by their mean columns where these pay, the shared weights, and how large the clients' own deviations are. The Laplace
-approximation of a mixed model's likelihood (Breslow, Clayton 1993) is maximised in gradient steps, each client's
-effects at their mode.
+Everything is estimated from answers to questions (rrcluster/mixed/): ranges of columns, their moments, clusters of
+clients by their mean columns where these pay, the shared weights, and the size of the clients' deviations. Gradient
+steps maximise the Laplace approximation of a mixed model's likelihood (Breslow, Clayton 1993), each client's effects at
+their mode.
 """
 
 from dataclasses import replace
@@ -21,15 +21,15 @@ from rrcluster.mixed.random_effects import NEWTON_STEPS, fit_effects
 from rrcluster.models.model import Model
 from rrcluster.types import Array, Models
 
-_CLUSTERED = ("place", "weight", "base")  # parameters of TableLinear that a cluster has for itself
+_CLUSTERED = ("place", "weight", "base")  # parameters of TableLinear that are clustered
 
 
 def columns_and_weights(model: Model) -> Split:
-    """Ranges, means and scales are shared; places and weights are the cluster's own."""
+    """Ranges, means and scales are shared; places and weights are clustered."""
     if model.form is None:
-        raise ConfigError("algorithm = mixed-effects is about the columns of a table; use model = table-linear (auto).")
-    own = [np.arange(layer.start, layer.stop) for layer in model.layers if layer.name in _CLUSTERED]
-    clustered = np.concatenate(own)
+        raise ConfigError("algorithm = mixed-effects needs the columns of a table; use model = table-linear (auto).")
+    indices = [np.arange(layer.start, layer.stop) for layer in model.layers if layer.name in _CLUSTERED]
+    clustered = np.concatenate(indices)
     none = np.zeros(0, dtype=np.int64)
     return Split(np.setdiff1d(np.arange(model.num_parameters), clustered), clustered, none)
 
@@ -47,9 +47,9 @@ def nearest_place(models: Models, clients: Clients, *, tools: Tools) -> Array:
 
 
 def with_effects(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
-    """(n, d) the cluster's model with each client's own random effects, the mode given its training rows, from zero.
+    """(n, d) the cluster's model with each client's random effects, at their mode given its training rows, from zero.
 
-    Where effects are none, and for a client without rows, the cluster's model as it is.
+    Without random effects, and for a client without rows, the cluster's model.
     """
     question = _question(models, tools)
     form, facts = question.form, question.facts
@@ -64,11 +64,11 @@ def with_effects(models: Models, clients: Clients, clusters: Array, *, tools: To
     for places, rows in rows_of(form, clients.cohort, alone=False):
         encoded, base = question.columns(rows), facts.second[clusters[places]]
         offsets = linear(encoded, base)
-        own, _ = fit_effects(
+        effects, _ = fit_effects(
             encoded, offsets, question.targets(rows), rows.mask, precision, kind=form.kind, steps=NEWTON_STEPS
         )
         fitted = weights[places]
-        fitted[..., columns] = base + own.transpose(0, 2, 1)
+        fitted[..., columns] = base + effects.transpose(0, 2, 1)
         has_rows = clients.cohort.sizes[places, None, None] > 0
         weights[places] = np.where(has_rows, fitted, weights[places])
     vectors[:, layer.start : layer.stop] = weights.reshape(len(vectors), -1)
@@ -76,7 +76,7 @@ def with_effects(models: Models, clients: Clients, clusters: Array, *, tools: To
 
 
 def form_for(model: Model, data: FederatedData, *, num_rounds: int, most_clusters: int, personal: bool) -> Form | None:
-    """What clients of this data are asked: of public constants alone."""
+    """The questionnaire for clients of this data, from public constants alone."""
     if model.form is None:
         return None
     facts = data.columns
@@ -95,7 +95,7 @@ def form_for(model: Model, data: FederatedData, *, num_rounds: int, most_cluster
 def _question(models: Models, tools: Tools) -> TableQuestion:
     form = tools.engine.model.form
     assert form is not None
-    return TableQuestion(replace(form, ordered=False), 0, facts_of(form, models))  # all rows are known now
+    return TableQuestion(replace(form, ordered=False), 0, facts_of(form, models))  # released models order no rows
 
 
 def _train_nothing(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:  # noqa: ARG001

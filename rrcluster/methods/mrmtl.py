@@ -1,7 +1,8 @@
-"""MR-MTL (Liu et al. 2022): every client has a model of its own, held near the mean of all.
+"""MR-MTL (Liu et al. 2022): every client has its own model, held near the mean of all.
 
-Local objective F_i(v) + (lambda / 2) ||v - w||^2; lambda is the setting `proximal`, 1 unless given. v stays on the
-client; it reports v - w, whose mean moves w.
+Local objective F_i(v) + (lambda
+2) ||v - w||^2; lambda is the setting `proximal`, 1 unless given. v stays on the client; it reports v - w, whose mean
+moves w.
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ DEFAULT_PROXIMAL = 1.0
 
 
 def train_own_model(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
-    """The own model after training from where it was (from the mean, the first time)."""
+    """The client's own model after further training (from the mean, the first time)."""
     mean = tools.split.vectors(models, clusters)
     start = np.where(clients.known[:, None], clients.memory, mean) if clients.memory.shape[1] else mean
     local = replace(tools.local, proximal=tools.local.proximal or DEFAULT_PROXIMAL)
@@ -26,8 +27,8 @@ def train_own_model(models: Models, clients: Clients, clusters: Array, *, tools:
 
 def report_distance(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Train the own model near the released mean; report its distance from it."""
-    own = train_own_model(models, clients, clusters, tools=tools)
-    return Trained(tools.split.report(own - tools.split.vectors(models, clusters)), own)
+    vectors = train_own_model(models, clients, clusters, tools=tools)
+    return Trained(tools.split.report(vectors - tools.split.vectors(models, clusters)), vectors)
 
 
 MRMTL = Method(

@@ -175,7 +175,7 @@ def test_data_of_ones_own_needs_a_declared_number_of_clients_to_be_secure(tiny):
 
 
 def test_a_name_of_ours_is_not_taken_over(tiny):
-    with pytest.raises(ConfigError, match="rrcluster's own"):
+    with pytest.raises(ConfigError, match="a built-in name"):
         rr.experiment(**(tiny | {"algorithm": Method("ifca")}))
 
 
