@@ -16,11 +16,110 @@ ROOT = Path(__file__).parent.parent
 KINDS = {int: "whole number", float: "number", str: "text", bool: "on or off", Path: "path"}
 SETTINGS_HEAD = """# Settings
 
-Every setting of `rrcluster run`, made from its declaration. The heading is the flag of the command
-line; *name* is the key in a YAML file and the argument of `rr.run`. A setting *affects* the result,
-or only the place (where and on which machine a run is made) or the display (how closely a run is
-watched, and what is written beside it).
+Every setting of `rrcluster run` by topic, made from its declaration. Each topic begins with the
+values that people use; below, the heading is the flag of the command line, and *name* is the key in
+a YAML file and the argument of `rr.run`. A setting *affects* the result, or only the place (where
+and on which machine a run is made) or the display (how closely a run is watched, and what is
+written beside it).
 """
+# Topic -> setting -> usual values. Every setting belongs to one topic (tests/test_docs.py).
+TOPICS = {
+    "Budget": {
+        "epsilon": "1 to 8; 4 for tables; the smaller, the stronger the guarantee",
+        "delta": "a tenth of 1 / clients, or less",
+        "num_rounds": "50 to 100; 40 for mixed effects",
+        "secure": "on for everything that leaves your hands, off for rehearsals",
+        "reserve_rounds": "0 in rehearsals; 5 to a tenth of the rounds with `--secure`",
+        "max_epsilon": "left out; the epsilon at which a run must end, where noise is given",
+        "noise_multiplier": "left out: it follows from epsilon",
+        "accountant": "`pld`",
+    },
+    "Your table": {
+        "data": "a path, or a name of `rrcluster data list`",
+        "client": "the column of the person, household or device",
+        "target": "the column to predict",
+        "features": "left out: all other columns",
+        "regression": "on where the target is a number",
+        "classes": "all of them; `--secure` requires the list",
+        "encoding": "`auto`",
+        "categories": "known values of text columns, where clients are few",
+        "scale": "known ranges, such as `age=0,100`",
+        "missing": "a harmless value for declared columns; left out where cells decide",
+        "types": "Parquet and frames alone",
+        "test_share": "0.2 to 0.3",
+        "test_column": "where a split exists",
+        "time": "the date or number by which rows arrive",
+        "group": "where true groups are known, for diagnostics",
+        "new_clients": "0.1, to see how unknown clients are served",
+        "filled_from_data": "written by `rrcluster data describe`",
+        "num_clients": "left out in rehearsals; a generous bound with `--secure`",
+        "max_samples": "left out; a few hundred where few clients have very many rows",
+        "data_folder": "left out",
+    },
+    "Groups and personal models": {
+        "algorithm": "`auto`: mixed effects on tables, IFCA elsewhere",
+        "num_clusters": "4 to 8: at most so many are opened",
+        "personal": "on",
+        "init": "`auto`; `independent` where you know the number of groups",
+        "init_rounds": "left out",
+        "exploration": "1; 0 where there are no groups",
+        "min_cluster_size": "0; `rrcluster advise` names a value where one helps",
+        "size_floor": "left out",
+        "memory": "0.9",
+        "start_from": "a finished run whose models are trained further",
+    },
+    "Who takes part": {
+        "participation": "`poisson`; `everybody` where participation is visible",
+        "sample_rate": "0.1 to 0.3; cohorts of 100 or more",
+        "slots": "10, with `schedule`",
+        "slot_key": "fixed once, before anybody enrols",
+        "mechanism": "`joint`",
+        "identifier": "`gaussian`, with `--mechanism identifier`",
+        "identifier_share": "0.5",
+        "count_weight": "0.25",
+    },
+    "Network and local training": {
+        "model": "`auto`; few parameters under noise",
+        "update_clip": "0.2 to 0.4 for the networks here, chosen on public data; 1 in mixed effects",
+        "local_lr": "0.05 on images, 0.1 to 0.5 on scaled columns",
+        "local_epochs": "1 to 5",
+        "batch_size": "20",
+        "proximal": "0: the method's own",
+        "local_optimizer": "`sgd`",
+        "local_momentum": "0",
+        "server_lr": "1",
+        "server_momentum": "0; 0.5 with few rounds",
+        "average_last": "0.5",
+    },
+    "Accuracy inside the budget": {
+        "private_evaluation": "0.25",
+        "evaluation_loss_bound": "4",
+    },
+    "Simulated clients": {
+        "partition": "`rotation` for groups, `dirichlet` for skewed labels",
+        "ratio": "equal groups",
+        "concentration": "0.1 (skewed) to 1 (mild)",
+        "samples_per_client": "20 to 100",
+        "dropout": "0 to 0.3",
+        "hostile": "0 to 0.1",
+    },
+    "Seeds, folders and machine": {
+        "seed": "0",
+        "seeds": "3 to 5 for intervals",
+        "name": "left out",
+        "out": "a folder per run",
+        "device": "`auto`",
+        "engine": "`auto`",
+        "processes": "left out: one per core where that pays",
+        "capacity": "left out; less where memory runs out",
+        "precision": "`auto`",
+        "evaluate_every": "left out: ten times in a run",
+        "references": "on",
+        "personalise": "on in rehearsals with networks",
+        "tensorboard": "off",
+        "keep_checkpoint": "off",
+    },
+}
 DATASETS_HEAD = """# Tables of real people
 
 Each row's client is a person, a household or a place, named by a column. `rrcluster run --data NAME
@@ -90,33 +189,41 @@ def datasets_page() -> str:
 
 
 def settings_page() -> str:
-    """Every flag with its type, its default, what it affects and its help, from the declarations alone."""
-    return SETTINGS_HEAD + "".join(_section(name, section) for name, section in SECTIONS.items())
+    """Every flag by topic: usual values, then type, default, effect and help, from the declarations alone."""
+    return SETTINGS_HEAD + "".join(_topic(topic, usual) for topic, usual in TOPICS.items())
 
 
-def _section(name: str, section: type) -> str:
+def _topic(topic: str, usual: dict[str, str]) -> str:
+    rows = [f"| [`{name}`](#{name}) | {_default(_DECLARED[name].default)} | {text} |" for name, text in usual.items()]
+    table = "\n".join(["| setting | default | usual |", "| --- | --- | --- |", *rows])
+    return f"\n## {topic}\n\n{table}\n" + "".join(_entry(name) for name in usual)
+
+
+_DECLARED = {setting.name: setting for section in SECTIONS.values() for setting in fields(section)}
+_SECTION_OF = {setting.name: section for section in SECTIONS.values() for setting in fields(section)}
+
+
+def _entry(name: str) -> str:
+    setting, section = _DECLARED[name], _SECTION_OF[name]
     helps = {entry.arg_name: entry.description for entry in parse_from_object(section).params}
-    kinds, marked = get_type_hints(section), get_type_hints(section, include_extras=True)
-    entries = [f"\n## {name.capitalize()}\n\n{section.__doc__}\n"]
-    for setting in fields(section):
-        flag = next((mark for mark in get_args(marked[setting.name]) if isinstance(mark, type(Flag()))), Flag())
-        off = "no-" if setting.default is True else ""  # what is on is turned off
-        flags = [f"--{off}{(flag.name or setting.name).replace('_', '-')}", *(flag.aliases or ())]
-        hint = flag.help_behavior_hint  # for names: all that are known
-        names = hint(setting.default) if callable(hint) else ""
-        facts = {
-            "name": f"`{setting.name}`",
-            "value": f"`{flag.metavar}`" if flag.metavar not in (None, "INT") else _kind(kinds[setting.name]),
-            "default": _default(setting.default),
-            "affects": AFFECTS[setting.name],
-        }
-        entries.append(
-            f"\n### {', '.join(f'`{text}`' for text in flags)} {{#{setting.name}}}\n\n"
-            + f"{escape(helps[setting.name], quote=False)} {names}\n\n"
-            + " · ".join(f"*{fact}* {value}" for fact, value in facts.items())
-            + "\n"
-        )
-    return "".join(entries)
+    marks = get_args(get_type_hints(section, include_extras=True)[name])
+    flag = next((mark for mark in marks if isinstance(mark, type(Flag()))), Flag())
+    off = "no-" if setting.default is True else ""  # the flag turns it off
+    flags = [f"--{off}{(flag.name or name).replace('_', '-')}", *(flag.aliases or ())]
+    hint = flag.help_behavior_hint  # for registered names: their list
+    names = hint(setting.default) if callable(hint) else ""
+    facts = {
+        "name": f"`{name}`",
+        "value": f"`{flag.metavar}`" if flag.metavar not in (None, "INT") else _kind(get_type_hints(section)[name]),
+        "default": _default(setting.default),
+        "affects": AFFECTS[name],
+    }
+    return (
+        f"\n### {', '.join(f'`{text}`' for text in flags)} {{#{name}}}\n\n"
+        + f"{escape(helps[name], quote=False)} {names}\n\n"
+        + " · ".join(f"*{fact}* {value}" for fact, value in facts.items())
+        + "\n"
+    )
 
 
 def _kind(kind: Any) -> str:

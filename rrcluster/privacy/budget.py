@@ -44,7 +44,7 @@ class Budget:
     mechanism: str  # what is released
     adjacency: str  # which populations are neighbours
     sampling: str  # who takes part in a round
-    delta: float
+    delta: float  # probability with which an epsilon may fail to bound what is learnt
     rows: tuple[BudgetRow, ...]  # one per accountant
     participation: str = "poisson"  # as `--participation` names it
     most_participations: int = 0  # of one client, that an epsilon covers
