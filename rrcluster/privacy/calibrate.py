@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def calibrate(
     checks.count(num_rounds=num_rounds)
     checks.one_of(ACCOUNTANTS, accountant=accountant)
     settings = {"epsilon": float(epsilon), "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
+    make_event(MAX_MULTIPLIER)  # raises what is wrong whatever the noise
     ask = partial(_cost, make_event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     key = _key(make_event, settings)
     known = _recall(key, partial(ask, coarse=False), epsilon) if cache else None
@@ -68,7 +69,12 @@ def calibrate(
 def _cost(
     make_event: MakeEvent, multiplier: float, *, num_rounds: int, delta: float, accountant: str, coarse: bool
 ) -> float:
-    return epsilon_at(make_event(multiplier), num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse)
+    """The cost at a multiplier; infinite where there is too little noise to construct the event."""
+    try:
+        event = make_event(multiplier)
+    except ConfigError:
+        return math.inf
+    return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse)
 
 
 def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> None:
@@ -82,7 +88,7 @@ def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> Non
             f"{floor:.4g}, from the part of it that does not shrink with the noise; {way_out}allow a larger "
             "epsilon, or take fewer rounds or a smaller sample_rate."
         )
-    if _or_inf(partial(ask, coarse=True))(MIN_MULTIPLIER) <= target:
+    if ask(MIN_MULTIPLIER, coarse=True) <= target:
         raise PrivacyError(
             f"epsilon = {target:.4g} {run} is met with practically no noise (multiplier {MIN_MULTIPLIER}): "
             "either epsilon is too large to protect anyone, or delta is not below the chance that a given "
@@ -90,26 +96,14 @@ def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> Non
         )
 
 
-def _or_inf(ask: Cost) -> Cost:
-    """The cost of a multiplier; infinite where there is too little noise to construct the event."""
-
-    def cost(multiplier: float) -> float:
-        try:
-            return ask(multiplier)
-        except ConfigError:
-            return math.inf
-
-    return cost
-
-
 def _smallest(ask: Cost, target: float, *, start: float, ratio: float, tolerance: float) -> _Point:
     """The upper end of a bracket [too little, enough] no wider than `tolerance`, relatively."""
-    little, enough = _bracket(_or_inf(ask), target, start, ratio)
+    little, enough = _bracket(ask, target, start, ratio)
     turn = 0
     while enough.multiplier > little.multiplier * (1 + tolerance):
         at = _next(little, enough, target, tolerance, by_secant=turn % 4 != 3)
         turn += 1
-        point = _Point(at, _or_inf(ask)(at))
+        point = _Point(at, ask(at))
         little, enough = (little, point) if point.epsilon <= target else (point, enough)
     return enough
 
@@ -149,12 +143,8 @@ def _round_up(value: float) -> float:
 
 def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
     """A digest of what the answer depends on; the event at two multipliers, in case other fields follow it."""
-    try:
-        accounting = version("dp-accounting")
-    except PackageNotFoundError:
-        accounting = "unknown"
     events = [_describe(make_event, multiplier) for multiplier in (1.0, 2.0)]
-    content = {"dp-accounting": accounting, "events": events, **settings}
+    content = {"dp-accounting": version("dp-accounting"), "events": events, **settings}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -176,7 +166,7 @@ def _recall(key: str, ask: Cost, target: float) -> float | None:
     multiplier = _read_cache().get(key)
     if type(multiplier) is not float or not MIN_MULTIPLIER <= multiplier <= MAX_MULTIPLIER:
         return None
-    return multiplier if 0.99 * target <= _or_inf(ask)(multiplier) <= target else None
+    return multiplier if 0.99 * target <= ask(multiplier) <= target else None
 
 
 def _remember(key: str, multiplier: float) -> None:

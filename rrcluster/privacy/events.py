@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,43 +29,12 @@ WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)  # of the theorem that 
 _MIN_LEAVE_PROBABILITY = 1e-9
 
 
-class Choice(Protocol):
-    """What making the clients' choices private costs beside the updates, under replace-one."""
-
-    def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
-        """Profile (delta at each epsilon) of the choice followed by a Gaussian release of the updates."""
-
-    def rdp(self, orders: ArrayLike) -> Array:
-        """Renyi divergence of the choice alone."""
-
-    @property
-    def largest_loss(self) -> float:
-        """Largest privacy loss of the choice alone."""
-
-    @property
-    def is_free(self) -> bool:
-        """Whether the choice costs nothing beside the updates' Gaussian."""
-
-    def dp_events(self) -> list[Any]:
-        """As events of dp-accounting; none where it costs nothing beside the updates' Gaussian."""
-
-    def check(self) -> None:
-        """Raise UnsupportedEvent where no accountant can put a number to it."""
-
-
 @dataclass(frozen=True)
 class FoldedChoice:
     """No cost of its own: there is one cluster, or the choice is a Gaussian release folded into the updates'."""
 
-    @property
-    def largest_loss(self) -> float:
-        """0: the choice has no loss of its own."""
-        return 0.0
-
-    @property
-    def is_free(self) -> bool:
-        """True."""
-        return True
+    largest_loss: ClassVar[float] = 0.0  # of the choice alone
+    is_free: ClassVar[bool] = True  # it costs nothing beside the updates' Gaussian
 
     def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
         """Profile of the Gaussian release alone."""
@@ -90,6 +59,8 @@ class KaryChoice:
     keep_probability: float
     num_clusters: int
 
+    is_free: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters, at_least=2)
@@ -103,11 +74,6 @@ class KaryChoice:
     def largest_loss(self) -> float:
         """ln(p / r), r the probability of one given other cluster."""
         return profiles.kary_loss(self.keep_probability, self.num_clusters)
-
-    @property
-    def is_free(self) -> bool:
-        """False."""
-        return False
 
     def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
         """Profile of the response followed by the Gaussian release."""
@@ -134,6 +100,7 @@ class KaryChoice:
             )
 
 
+Choice = FoldedChoice | KaryChoice  # what making the clients' choices private costs beside the updates (replace-one)
 FOLDED = FoldedChoice()
 
 
@@ -347,6 +314,8 @@ class RepeatAndSelect:
     mean_repetitions: float
     law: str
 
+    plain_gaussian: ClassVar[bool] = False  # a selection is not one Gaussian release
+
     def __post_init__(self) -> None:
         checks.in_full_precision(self)
         checks.count(num_rounds=self.num_rounds)
@@ -371,11 +340,6 @@ class RepeatAndSelect:
     def noise_multiplier(self) -> float:
         """The noise multiplier of every round."""
         return self.run.noise_multiplier
-
-    @property
-    def plain_gaussian(self) -> bool:
-        """A selection is not one Gaussian release."""
-        return False
 
     def seen(self) -> "RepeatAndSelect":
         """The event towards somebody who sees who took part in every run."""

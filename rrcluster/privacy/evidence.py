@@ -16,14 +16,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, delta_at, epsilon, profile
-from rrcluster.privacy.events import EVENTS, RELATIONS, Event, RepeatAndSelect
-from rrcluster.privacy.pld import grid_profile
+from rrcluster.privacy.events import EVENTS, RELATIONS, Event, PoissonGaussian, RepeatAndSelect
+from rrcluster.privacy.pld import grid_profile, poisson_step
 from rrcluster.privacy.profiles import Array
 
 _UNIT = 2.0**-53  # unit roundoff
@@ -245,7 +245,7 @@ def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, An
         "reason": reason,
     }
     if by == "PLDAccountant":
-        made["value_discretization_interval"] = _interval(event)
+        made["value_discretization_interval"] = poisson_step(cast(PoissonGaussian, event))  # no other event has it
     return made
 
 
@@ -257,11 +257,6 @@ def _plain(part: Any) -> Any:
         return part
     fields = {name: _plain(value) for name, value in part._asdict().items() if name != "module_name"}
     return {"class": fields.pop("class_name"), **fields}
-
-
-@lru_cache(maxsize=4096)
-def _interval(event: Event) -> float:
-    return grid_profile(event).step
 
 
 def risk(

@@ -8,7 +8,7 @@ Both read the choice alone. An invalid report always gets a uniform draw.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -26,19 +26,6 @@ from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
-
-
-class Identifier(Protocol):
-    """Privatises one cluster choice per client, and says what that costs."""
-
-    def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
-        """Noisy assignment (n,); an invalid report gets a uniform draw."""
-
-    def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:
-        """(noise multiplier of the whole round, what the choice costs beside it), given that of the updates."""
-
-    def describe(self) -> dict[str, Any]:
-        """For the statement: its kind and its noise."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +59,6 @@ class GaussianIdentifier:
     def __post_init__(self) -> None:
         checks.positive(identifier_noise_multiplier=self.noise_multiplier)
 
-    @property
-    def effective_multiplier(self) -> float:
-        """Noise std / sensitivity under replace-one."""
-        return self.noise_multiplier / identifier_sensitivity()
-
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
         """Noisy assignment (n,)."""
         identifiers = np.eye(num_clusters)[choices] * valid[:, None]
@@ -85,7 +67,8 @@ class GaussianIdentifier:
 
     def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:  # noqa: ARG002
         """Two Gaussian releases on one cohort fold into one: 1/z^2 = 1/z_s^2 + 1/z_theta^2."""
-        return (self.effective_multiplier**-2 + update_multiplier**-2) ** -0.5, FOLDED
+        relative = self.noise_multiplier / identifier_sensitivity()
+        return (relative**-2 + update_multiplier**-2) ** -0.5, FOLDED
 
     def describe(self) -> dict[str, Any]:
         """For the statement: its kind and its noise."""
@@ -120,6 +103,10 @@ class KaryIdentifier:
     def describe(self) -> dict[str, Any]:
         """For the statement: its kind and its probability."""
         return {"kind": "KaryIdentifier", "keep_probability": self.keep_probability}
+
+
+# Privatises one cluster choice per client, and says what that costs, given the noise multiplier of the updates.
+Identifier = NoIdentifier | GaussianIdentifier | KaryIdentifier
 
 
 def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float, float]:

@@ -55,6 +55,8 @@ class JointMechanism:
     adjacency: ClassVar[str] = ADD_REMOVE
     slots: ClassVar[Slots] = ONE_SLOT
     sums: ClassVar[bool] = True
+    private: ClassVar[bool] = True  # Theorem 1
+    covers_memory: ClassVar[bool] = True  # Theorem 1 covers whatever a client remembers of its own rounds
 
     def __post_init__(self) -> None:
         checks.in_full_precision(self)
@@ -121,19 +123,9 @@ class JointMechanism:
         return self.noise_multiplier * self.sensitivity
 
     @property
-    def private(self) -> bool:
-        """Theorem 1."""
-        return True
-
-    @property
     def flips_coins(self) -> bool:
         """With B above 0 a client's own coin may send its update to another cluster."""
         return self.min_cluster_size > 0
-
-    @property
-    def covers_memory(self) -> bool:
-        """Theorem 1 covers whatever a client remembers of its own rounds."""
-        return True
 
     @property
     def message_width(self) -> int:
@@ -193,12 +185,9 @@ class JointMechanism:
 
     def clipped_sums(self, exact: MessageSum) -> tuple[Array, Array]:
         """(shared, per cluster) exact sums of clipped updates, for diagnostics."""
-        shared, sums, _ = np.split(exact.total, np.cumsum([self.coordinates.shared, self._clustered_width]))
-        return shared * self.step, sums.reshape(self.num_clusters, -1) * self.step
-
-    @property
-    def _clustered_width(self) -> int:
-        return self.num_clusters * self.coordinates.clustered
+        k, d = self.num_clusters, self.coordinates
+        shared, sums, _ = np.split(exact.total, np.cumsum([d.shared, k * d.clustered]))
+        return shared * self.step, sums.reshape(k, d.clustered) * self.step
 
     def describe(self) -> Description:
         """For the statement."""

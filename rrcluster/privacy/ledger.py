@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.privacy.events import EVENTS, Event, FixedSize, FoldedChoice, KaryChoice, PoissonGaussian
+from rrcluster.privacy.events import EVENTS, Choice, Event, RoundEvent
 from rrcluster.storage import WAY_OUT, append_line, drop_torn_line, read_json_lines
 
-_PARTS = (PoissonGaussian, FixedSize, FoldedChoice, KaryChoice)  # of an event that has parts
+_PARTS = (*get_args(RoundEvent), *get_args(Choice))  # of an event that has parts
 _CORRUPT = "The ledger is corrupt, so the privacy budget spent is unknown; start a new run."
 
 
@@ -153,7 +153,7 @@ class Ledger:
     def check_model(self) -> None:
         """Refuse to continue a run with another network than the one that it was started with."""
         started = [charge["made_by"].get("model") for charge in self._charges[:1]]
-        now = (self._made_by or {}).get("model")
+        now = self._made_by.get("model")
         if started not in ([], [None], [now]):
             raise RunFolderError(
                 f"{self._path}: the run was started with another model (its layers, weights or loss, digest "

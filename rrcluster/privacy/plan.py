@@ -7,7 +7,7 @@ from typing import Any
 from rrcluster import checks, registry
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import check_clip, check_sums_fit
-from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.events import Event, RoundEvent
 from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
@@ -133,6 +133,16 @@ class PrivacyPlan:
         return self.mechanism.slots.most_rounds(self.num_releases)
 
     @property
+    def accounted(self) -> tuple[Event, int, str]:
+        """What is paid for, how often it happens to a client at most, and by which accountant: of a selection, if any.
+
+        All that is stated of the plan is of these.
+        """
+        if self.selection is not None:
+            return self.selection.event, self.selection.charges, "rdp"
+        return self.event, self.num_participations, self.accountant
+
+    @property
     def stores_rounds(self) -> bool:
         """Whether rounds are written down before their charge, to be repeated exactly: a secure plan with slots."""
         return self.secure and self.mechanism.slots.count > 1
@@ -167,12 +177,10 @@ class PrivacyPlan:
         """Cost of `num_rounds` releases (default: all that the plan allows) at `delta`; or of a whole selection."""
         from rrcluster.privacy.accounting import epsilon
 
-        if self.selection is not None:
-            chosen = self.selection
-            return epsilon(chosen.event, num_rounds=chosen.charges, delta=self.delta, accountant=accountant or "rdp")
-        rounds = self.num_releases if num_rounds is None else num_rounds
-        rounds = self.mechanism.slots.most_rounds(rounds)
-        return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
+        event, count, usual = self.accounted
+        if num_rounds is not None and self.selection is None:
+            count = self.mechanism.slots.most_rounds(num_rounds)
+        return epsilon(event, num_rounds=count, delta=self.delta, accountant=accountant or usual)
 
     def epsilon_seen(self) -> float:
         """What the whole plan costs towards somebody who sees who takes part, under zero-out (replace-one) neighbours.
@@ -181,11 +189,8 @@ class PrivacyPlan:
         """
         from rrcluster.privacy.accounting import epsilon
 
-        if self.selection is not None:
-            seen, rounds, accountant = self.selection.event.seen(), self.selection.charges, "rdp"
-            return epsilon(seen, num_rounds=rounds, delta=self.delta, accountant=accountant)
-        rounds = self.num_participations
-        return epsilon(self.event.seen(), num_rounds=rounds, delta=self.delta, accountant=self.accountant)
+        event, count, accountant = self.accounted
+        return epsilon(event.seen(), num_rounds=count, delta=self.delta, accountant=accountant)
 
 
 def check_budget(

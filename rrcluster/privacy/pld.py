@@ -13,7 +13,6 @@ from typing import Protocol, Self, cast
 
 import numpy as np
 
-from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy import profiles
 from rrcluster.privacy.events import Event, FixedSize, PoissonGaussian
 
@@ -112,9 +111,7 @@ PROFILES: dict[type, Callable[..., GridProfile]] = {PoissonGaussian: poisson_pro
 
 
 def grid_profile(event: Event) -> GridProfile:
-    """Profiles of one round of `event` on the grid of its loss distribution."""
-    if type(event) not in PROFILES:
-        raise UnsupportedEvent(f"no privacy loss distribution is known for {type(event).__name__}.")
+    """Profiles of one round of `event` on the grid of its loss distribution, which it must have."""
     return PROFILES[type(event)](event)
 
 

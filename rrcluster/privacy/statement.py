@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rrcluster.privacy.events import ADD_REMOVE, Event
+from rrcluster.privacy.events import ADD_REMOVE
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
@@ -165,9 +165,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
     from rrcluster.privacy.evidence import evidence
 
     selection = plan.selection
-    event: Event = plan.event if selection is None else selection.event
-    count = plan.num_participations if selection is None else selection.charges
-    accountant = plan.accountant if selection is None else "rdp"
+    event, count, accountant = plan.accounted
     rows = account(event, num_rounds=count, delta=plan.delta)
     shown = evidence(event, num_rounds=count, delta=plan.delta, accountant=accountant)
     return {
