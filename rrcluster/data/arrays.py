@@ -2,8 +2,9 @@
 
 import hashlib
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def from_arrays(
     xs, ys = _parts(_packed(layout, inputs, "client")), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
-    true_groups = checked_groups(groups, len(xs))
-    num_groups = int(true_groups.max()) + 1 if groups is not None else 0
+    true_groups, num_groups = checked_groups(groups, len(xs))
     test_xs, test_ys, test_of = test_parts(_packed_tests(layout, test_inputs), test_targets, true_groups, num_groups)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
     pairs, tests = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
@@ -225,14 +225,14 @@ def _checked_classes(targets: Parts, num_classes: int | None) -> int:
     return classes
 
 
-def checked_groups(groups: ArrayLike | None, num_clients: int) -> NDArray[np.int64]:
-    """(num_clients,) the groups as given, or zeros."""
+def checked_groups(groups: ArrayLike | None, num_clients: int) -> tuple[NDArray[np.int64], int]:
+    """(num_clients,) the groups as given, or zeros; and how many there are, 0 where they are not known."""
     if groups is None:
-        return np.zeros(num_clients, dtype=np.int64)
+        return np.zeros(num_clients, dtype=np.int64), 0
     given = np.asarray(groups)
     if given.shape != (num_clients,) or given.dtype.kind not in "iu" or given.min() < 0:
         raise DataError(f"groups must be {num_clients} integers from 0, found {given.dtype} {given.shape}.")
-    return given.astype(np.int64)
+    return given.astype(np.int64), int(given.max()) + 1
 
 
 def _checked_names(names: Sequence[str], num_clients: int) -> tuple[str, ...]:
@@ -335,8 +335,7 @@ def from_rows(
     bounds = _checked_offsets(offsets, len(inputs), len(targets))
     checks.count(num_classes=num_classes, at_least=0)
     num_clients, shape = len(bounds) - 1, inputs.shape[1:]
-    true_groups = checked_groups(groups, num_clients)
-    num_groups = 0 if groups is None else int(true_groups.max()) + 1
+    true_groups, num_groups = checked_groups(groups, num_clients)
     tests = []
     test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
     for place, (x, y) in enumerate(zip(test_xs, test_ys, strict=True)):
@@ -401,7 +400,7 @@ def at_most(data: FederatedData, count: int) -> FederatedData:
     return replace(
         data,
         sizes=np.minimum(data.sizes, count),
-        store=_Fewer(data.store, count),
+        store=SomeRows(data.store, partial(_spaced_rows, count=count)),
         test_sets=tuple(_fewer_tests(tests, count) for tests in data.test_sets),
     )
 
@@ -413,29 +412,32 @@ def with_validation(data: FederatedData) -> FederatedData:
     depend on how many it has alone.
     """
     held = np.where(data.sizes > 1, -(-data.sizes // _VALIDATION), 0)
-    kept = replace(data, sizes=held, store=_Divided(data.store, data.ordered, validation=True))
-    return replace(
-        data,
-        sizes=data.sizes - held,
-        store=_Divided(data.store, data.ordered, validation=False),
-        validation=kept,
+    kept, trained = (
+        SomeRows(data.store, partial(_divided_rows, ordered=data.ordered, validation=part)) for part in (True, False)
     )
+    return replace(data, sizes=data.sizes - held, store=trained, validation=replace(data, sizes=held, store=kept))
 
 
 _VALIDATION = 5  # one of so many samples
 
 
+def _divided_rows(targets: Targets, *, ordered: bool, validation: bool) -> NDArray[np.int64]:
+    size, held = len(targets), -(-len(targets) // _VALIDATION) if len(targets) > 1 else 0
+    order = np.arange(size) if ordered else stream(0, "validation samples").permutation(size)
+    return np.sort(order[size - held :] if validation else order[: size - held])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class _Divided:
+class SomeRows:
+    """Some of each client's samples."""
+
     store: ClientStore
-    ordered: bool
-    validation: bool
+    rows: Callable[[Targets], NDArray[Any]]  # the places of those of a client, or whether each is one, by its targets
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
+        """These samples of one client."""
         inputs, targets = self.store.client(client)
-        size, held = len(targets), -(-len(targets) // _VALIDATION) if len(targets) > 1 else 0
-        order = np.arange(size) if self.ordered else stream(0, "validation samples").permutation(size)
-        places = np.sort(order[size - held :] if self.validation else order[: size - held])
+        places = self.rows(targets)
         return inputs[places], targets[places]
 
 
@@ -492,15 +494,8 @@ def spaced(size: int, count: int) -> NDArray[np.int64]:
     return np.arange(number, dtype=np.int64) * size // max(number, 1)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Fewer:
-    store: ClientStore
-    count: int
-
-    def client(self, client: int) -> tuple[Inputs, Targets]:
-        inputs, targets = self.store.client(client)
-        places = spaced(len(targets), self.count)
-        return inputs[places], targets[places]
+def _spaced_rows(targets: Targets, *, count: int) -> NDArray[np.int64]:
+    return spaced(len(targets), count)
 
 
 def _fewer_tests(tests: TestSet, count: int) -> TestSet:

@@ -5,6 +5,7 @@ categories, dates) is better and costs nothing.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -59,42 +60,34 @@ def encode_cells(
     largest); one value is encoded alike whether a table holds it as text or in a type of its own.
     """
     table, names, columns = without_dates(table, names, columns, row=row)
-    declared = columns.vocabulary.keys() | columns.ranges.keys()
     labels = {name: _labels(table.column(name), name, columns) for name in names}
-    buckets = buckets_for(sum(len(labels[name]) for name in names if name not in declared))
-    inputs = np.zeros((len(table), 2, sum(map(len, labels.values()))), dtype=np.float32)
+    facts = _facts(labels, columns)
+    inputs = np.zeros((len(table), 2, facts.width), dtype=np.float32)
     start = 0
     for name in names:
         place = slice(start, start + len(labels[name]))
-        if name in declared:
+        if name in columns.vocabulary or name in columns.ranges:
             values = _declared(table.column(name), name, columns, row=row)
         else:
-            values, inputs[:, 1, place] = _undeclared(table.column(name), name, columns, buckets)
+            values, inputs[:, 1, place] = _undeclared(table.column(name), name, columns, facts.buckets)
         inputs[:, 0, place] = np.clip(values, -_LARGEST, _LARGEST)
         start = place.stop
-    facts = TableColumns(
-        names=tuple(label for name in names for label in labels[name]),
-        buckets=buckets,
-        ranges=tuple((0.0, 1.0) if name in declared else None for name in names for _ in labels[name]),
-        target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
-    )
     return inputs.reshape(len(table), -1), facts
 
 
 def cell_columns(columns: ColumnSettings) -> TableColumns:
     """What is public about the cells of declared features, none of which holds lists, before any table is read."""
     columns = columns.without_dates()
+    return _facts({name: _labels(None, name, columns) for name in columns.features}, columns)
+
+
+def _facts(labels: Mapping[str, Sequence[str]], columns: ColumnSettings) -> TableColumns:
+    """What is public about the cells of columns, from the names of the values that each gives."""
     declared = columns.vocabulary.keys() | columns.ranges.keys()
-    labels = {
-        name: [*columns.vocabulary[name], "(other)"] if name in columns.vocabulary else [name]
-        for name in columns.features
-    }
     return TableColumns(
-        names=tuple(
-            f"{name}={label}" if name in columns.vocabulary else name for name in labels for label in labels[name]
-        ),
-        buckets=buckets_for(sum(name not in declared for name in labels)),
-        ranges=tuple((0.0, 1.0) if name in declared else None for name in labels for _ in labels[name]),
+        names=tuple(label for own in labels.values() for label in own),
+        buckets=buckets_for(sum(len(own) for name, own in labels.items() if name not in declared)),
+        ranges=tuple((0.0, 1.0) if name in declared else None for name, own in labels.items() for _ in own),
         target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
     )
 
@@ -135,11 +128,14 @@ def looks_numeric(column: Any, name: str) -> bool:
     return bool((present != np.round(present)).any() or len(np.unique(present)) > _MOST_CLASSES)
 
 
-def _labels(column: Any, name: str, columns: ColumnSettings) -> list[str]:
-    """The names of the values that a column gives: one, one for each place of its lists, or one for each category."""
+def _labels(column: Any | None, name: str, columns: ColumnSettings) -> list[str]:
+    """The names of the values that a column gives: one, one for each place of its lists, or one for each category.
+
+    Without the column, those of one that holds no lists.
+    """
     if name in columns.vocabulary:
         return [*(f"{name}={value}" for value in columns.vocabulary[name]), f"{name}=(other)"]
-    if is_list(column.type):
+    if column is not None and is_list(column.type):
         return [f"{name}[{place}]" for place in range(rows_of_lists(column, name).shape[1])]
     return [name]
 

@@ -48,12 +48,8 @@ class Layout:
         arrays = _arrays(sample, owner)
         if arrays is None:
             return None
-        parts, start = [], 0
-        for name, array in arrays.items():
-            stop = start + prod(array.shape[1:])
-            parts.append(InputPart(name, array.shape[1:], array.dtype.kind in "iu", start, stop))
-            start = stop
-        return cls(tuple(parts), isinstance(sample, Mapping))
+        parts = [(name, array.shape[1:], array.dtype.kind in "iu") for name, array in arrays.items()]
+        return cls.restored({"parts": parts, "by_name": isinstance(sample, Mapping)})
 
     @property
     def described(self) -> dict[str, Any]:

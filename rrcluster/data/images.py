@@ -139,7 +139,7 @@ def load_fashion_mnist(folder: Folder = None) -> ImageDataset:
     file and the ways to a good copy. Downloads nothing.
     """
     name, parts = "fashion-mnist", ("train", "t10k")
-    train, test = _read_parts(name, locate(name, folder), parts, FASHION_CLASSES)
+    train, test = _read_parts(name, folder, parts, FASHION_CLASSES)
     return ImageDataset(*train, *test, FASHION_CLASSES, FASHION_MEAN, FASHION_STD)
 
 
@@ -170,7 +170,7 @@ def load_emnist(folder: Folder = None) -> ImageDataset:
     The division follows from the file: no seed. 93,074 training and 23,249 test images. Not comparable, number for
     number, with results on the official splits.
     """
-    ((images, labels),) = _read_parts("emnist", locate("emnist", folder), ("emnist-bymerge-test",), EMNIST_CLASSES)
+    ((images, labels),) = _read_parts("emnist", folder, ("emnist-bymerge-test",), EMNIST_CLASSES)
     for_test = every_nth_per_class(labels, TEST_EVERY)
     return _emnist(images[~for_test], labels[~for_test], images[for_test], labels[for_test])
 
@@ -178,12 +178,11 @@ def load_emnist(folder: Folder = None) -> ImageDataset:
 def load_emnist_balanced(folder: Folder = None) -> ImageDataset:
     """The official Balanced split: 112,800 training and 18,800 test images, classes in equal parts."""
     name, parts = "emnist-balanced", ("emnist-balanced-train", "emnist-balanced-test")
-    paths = locate(name, folder)
-    train, test = _read_parts(name, paths, parts, EMNIST_CLASSES)
+    train, test = _read_parts(name, folder, parts, EMNIST_CLASSES)
     for part, (_, labels) in zip(parts, (train, test), strict=True):
         counts = np.bincount(labels, minlength=EMNIST_CLASSES)
         if counts.min() != counts.max():
-            path = paths[f"{part}-labels-idx1-ubyte"]
+            path = locate(name, folder)[f"{part}-labels-idx1-ubyte"]
             _refuse(name, path, "as many images of every class", f"{counts.min()} to {counts.max()}")
     return _emnist(*train, *test)
 
@@ -191,7 +190,7 @@ def load_emnist_balanced(folder: Folder = None) -> ImageDataset:
 def load_emnist_bymerge(folder: Folder = None) -> ImageDataset:
     """The official ByMerge split: 697,932 training and 116,323 test images."""
     name, parts = "emnist-bymerge", ("emnist-bymerge-train", "emnist-bymerge-test")
-    train, test = _read_parts(name, locate(name, folder), parts, EMNIST_CLASSES)
+    train, test = _read_parts(name, folder, parts, EMNIST_CLASSES)
     return _emnist(*train, *test)
 
 
@@ -205,17 +204,13 @@ def every_nth_per_class(labels: Labels, n: int) -> NDArray[np.bool_]:
 
 def _emnist(train: Images, train_labels: Labels, test: Images, test_labels: Labels) -> ImageDataset:
     """Upright: the files hold images transposed."""
-    upright = (np.ascontiguousarray(images.swapaxes(1, 2)) for images in (train, test))
-    return ImageDataset(
-        next(upright), train_labels, next(upright), test_labels, EMNIST_CLASSES, EMNIST_MEAN, EMNIST_STD
-    )
+    train, test = (np.ascontiguousarray(images.swapaxes(1, 2)) for images in (train, test))
+    return ImageDataset(train, train_labels, test, test_labels, EMNIST_CLASSES, EMNIST_MEAN, EMNIST_STD)
 
 
-def _read_parts(
-    name: str, paths: dict[str, Path], parts: Sequence[str], num_classes: int
-) -> list[tuple[Images, Labels]]:
+def _read_parts(name: str, folder: Folder, parts: Sequence[str], num_classes: int) -> list[tuple[Images, Labels]]:
     """Images and labels of each part, every claim of the `SourceFile`s checked, digests last."""
-    files = {file.name: file for file in SOURCES[name].files}
+    paths, files = locate(name, folder), {file.name: file for file in SOURCES[name].files}
     content: dict[str, NDArray[np.uint8]] = {}
     for part in parts:
         images, labels = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"

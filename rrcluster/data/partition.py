@@ -6,7 +6,7 @@ Three kinds of difference: groups that see images turned (`rotated_images`), gro
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -79,13 +79,18 @@ def group_sizes(num_clients: int, ratio: Sequence[float]) -> NDArray[np.int64]:
         raise ConfigError("ratio is empty; give one positive number per group, such as (2, 1, 1).")
     for share in ratio:
         checks.positive(ratio=share)
-    exact = num_clients * np.asarray(ratio, dtype=np.float64) / float(sum(ratio))
-    sizes = np.floor(exact).astype(np.int64)
-    largest_first = np.argsort(-np.round(exact - sizes, 9), kind="stable")
-    sizes[largest_first[: num_clients - int(sizes.sum())]] += 1
+    sizes = _rounded(num_clients * np.asarray(ratio, dtype=np.float64) / float(sum(ratio)), num_clients)
     if sizes.min() < 1:
         spelled = ":".join(f"{share:g}" for share in ratio)
         raise ConfigError(f"num_clients = {num_clients} leaves a group of {spelled} empty; raise num_clients.")
+    return sizes
+
+
+def _rounded(exact: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers of sum `total`: the largest remainders are rounded up, the earlier one of equal ones."""
+    sizes = np.floor(exact).astype(np.int64)
+    largest_first = np.argsort(-np.round(exact - sizes, 9), kind="stable")
+    sizes[largest_first[: total - int(sizes.sum())]] += 1
     return sizes
 
 
@@ -197,20 +202,6 @@ def flipped(labels: Labels, group: int, num_classes: int) -> Labels:
     return (labels + group) % num_classes
 
 
-@dataclass(frozen=True, eq=False)
-class _TestImages:
-    """The test images, normalised once for all groups."""
-
-    dataset: ImageDataset
-
-    @cached_property
-    def inputs(self) -> NDArray[np.float32]:
-        return self.dataset.inputs(self.dataset.test_images)
-
-    def __call__(self) -> NDArray[np.float32]:
-        return self.inputs
-
-
 def flipped_images(
     name: str, dataset: ImageDataset, *, indices: Holdings, groups: NDArray[np.int64], num_groups: int
 ) -> FederatedData:
@@ -222,8 +213,8 @@ def flipped_images(
     classes = dataset.num_classes
     if num_groups > classes:
         raise ConfigError(f"{num_groups} groups need as many classes, but {name} has {classes}; lower num_groups.")
-    images = _TestImages(dataset)
-    tests = (TestSet(flipped(dataset.test_labels, g, classes), images) for g in range(num_groups))
+    true = TestSet(dataset.test_labels, partial(dataset.inputs, dataset.test_images))  # normalised once for all groups
+    tests = (TestSet(flipped(dataset.test_labels, g, classes), lambda: true.inputs) for g in range(num_groups))
     store = ImageStore(dataset, indices, turns=np.zeros_like(groups), names=groups)
     return _population(name, store, tests, groups=groups, num_groups=num_groups)
 
@@ -289,12 +280,8 @@ def draw_like(labels: Labels, like: Labels, *, count: int, rng: Rng) -> NDArray[
     than there are.
     """
     classes, held = np.unique(like, return_counts=True)
-    exact = count * held / held.sum()
-    wanted = np.floor(exact).astype(np.int64)
-    largest_first = np.argsort(-np.round(exact - wanted, 9), kind="stable")
-    wanted[largest_first[: count - int(wanted.sum())]] += 1
     picked = []
-    for label, number in zip(classes.tolist(), wanted.tolist(), strict=True):
+    for label, number in zip(classes.tolist(), _rounded(count * held / held.sum(), count).tolist(), strict=True):
         samples = np.flatnonzero(labels == label)
         picked.append(rng.choice(samples, size=min(number, len(samples)), replace=False))
     return np.concatenate(picked)

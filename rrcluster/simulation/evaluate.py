@@ -31,7 +31,7 @@ from rrcluster.simulation.hosts import Host, Hosts, Part
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models
 
-_FEW_SETS, _FEW_GROUPS = 16, 8
+FEW_SETS = 16  # test sets, that many clients share
 _CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE = 512, 2**16  # whichever is reached first
 _PERSONAL_CLIENTS, _PERSONAL_SAMPLES, _PERSONAL_AT_ONCE = 200, 500, 200
 _ALL_UP_TO, _OF_LARGER = 10_000, 2_000
@@ -136,7 +136,7 @@ def _cluster_models(
 ) -> tuple[Array, Array]:
     """Loss and accuracy (n,) of each client's chosen model on its test set; NaN for clients without one."""
     losses, accuracies = (np.full(len(choices), np.nan) for _ in range(2))
-    plan = _few_sets(choices, test_of) if len(data.test_sets) <= _FEW_SETS else _many_sets(choices, test_of, data)
+    plan = _few_sets(choices, test_of) if len(data.test_sets) <= FEW_SETS else _many_sets(choices, test_of, data)
     for (owners, *_), (loss, accuracy) in zip(plan, hosts.map(_judge, vectors, plan), strict=True):
         losses[owners], accuracies[owners] = loss, accuracy
     return losses, accuracies
@@ -175,7 +175,7 @@ def _judge(host: Host, vectors: Array, part: Judged) -> tuple[Array, Array]:
     """Loss and accuracy of every owner: of several models on one test set, or of one model on several."""
     _, chosen, places, back = part
     engine, data = host.side.engine, host.data
-    if len(data.test_sets) <= _FEW_SETS:
+    if len(data.test_sets) <= FEW_SETS:
         loss, accuracy = protocol.test(engine, vectors[chosen], data.test_sets[places[0]])
         return loss[back], accuracy[back]
     measured = protocol.measure(engine, vectors[chosen], data.tests.cohort(places))
@@ -192,20 +192,30 @@ def _own_models(models: Models, choices: Array, ids: Array, hosts: Hosts, memory
 
 def _judge_own(host: Host, models: Models, part: tuple[Part, Array]) -> tuple[Array, Array]:
     (clients, choices), side, data = part, host.side, host.data
-    loss, accuracy = np.full(len(choices), np.nan), np.full(len(choices), np.nan)
     assert side.method.own_models is not None  # of personal methods alone
     own = side.method.own_models(models, clients.memory.recall(data.cohort(clients.ids)), choices, tools=side.tools)
-    test_of = data.test_of[clients.ids]
-    if side.method.asks:
+    most = None if side.method.asks else _PERSONAL_SAMPLES
+    return judge_own(side.engine, own, data.test_of[clients.ids], data, apart=side.method.asks, most=most)
+
+
+def judge_own(
+    engine: Engine, vectors: Array, test_of: Array, data: FederatedData, *, apart: bool, most: int | None = None
+) -> tuple[Array, Array]:
+    """Loss and accuracy (n,) of each client's own model (n, d) on its test set; NaN for clients without one.
+
+    On its first `most` samples, set by set; or, where nearly every client has a set of its own, client by client
+    (`apart`).
+    """
+    loss, accuracy = np.full(len(test_of), np.nan), np.full(len(test_of), np.nan)
+    if apart:
         tested = np.flatnonzero(test_of >= 0)
-        questions = [Question(own[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
-        for row, answer in zip(tested, side.engine.measure(questions), strict=True):
+        questions = [Question(vectors[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
+        for row, answer in zip(tested, engine.measure(questions), strict=True):
             loss[row], accuracy[row] = answer.loss[0, 0], answer.accuracy[0, 0]
         return loss, accuracy
     for place in np.unique(test_of[test_of >= 0]).tolist():
-        mine = np.flatnonzero(test_of == place)
-        tests = data.test_sets[place].first(_PERSONAL_SAMPLES)
-        loss[mine], accuracy[mine] = protocol.test(side.engine, own[mine], tests)
+        mine, tests = np.flatnonzero(test_of == place), data.test_sets[place]
+        loss[mine], accuracy[mine] = protocol.test(engine, vectors[mine], tests if most is None else tests.first(most))
     return loss, accuracy
 
 
@@ -220,25 +230,11 @@ def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_gr
     """
     if not num_groups:
         return float("nan")
-    return float(most_matched(confusion(choices, groups, num_clusters, num_groups)) / len(choices))
+    from scipy.optimize import linear_sum_assignment  # takes a moment to import, and accounting has done it
 
-
-def most_matched(table: Array) -> int:
-    """How many clients are in their group's cluster, of a (k, groups) table, under the best one-to-one matching."""
-    num_groups = table.shape[1]
-    if num_groups > _FEW_GROUPS:
-        from scipy.optimize import linear_sum_assignment  # takes half a second to import
-
-        rows, columns = linear_sum_assignment(-table)
-        return int(table[rows, columns].sum())
-    most = {0: 0}  # by the set of groups that have a cluster among those seen so far
-    for row in table.tolist():
-        for matched, clients in list(most.items()):
-            for group in range(num_groups):
-                both = matched | 1 << group
-                if both != matched:
-                    most[both] = max(most.get(both, 0), clients + row[group])
-    return max(most.values())
+    table = confusion(choices, groups, num_clusters, num_groups)
+    rows, columns = linear_sum_assignment(-table)
+    return float(table[rows, columns].sum() / len(choices))
 
 
 def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> Array:

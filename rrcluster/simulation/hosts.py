@@ -147,11 +147,6 @@ def _on_host(reports: Reports) -> Reports:
     return replace(reports, updates=as_numpy(reports.updates))
 
 
-def answer_part(host: Host, task: RoundTask, part: Part) -> PartAnswer:
-    """`Host.answer`, as a function that an executor can be given."""
-    return host.answer(task, part)
-
-
 def answer_made_up(function: Callable[[Host, Any, Part], Answer], host: Host, argument: Any, part: Part) -> Answer:
     """What the host gives for one made-up client of three samples: public, whoever the part's clients are."""
     inputs, targets = made_up_samples(host.data, num_ids=1, count=3)

@@ -8,14 +8,17 @@ else it keeps the released model. Then it trains that far on all its rows. Test 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
+from rrcluster.data.arrays import SomeRows
+from rrcluster.data.federated import FederatedData, Targets
 from rrcluster.engine import protocol
 from rrcluster.engine.protocol import Engine, LocalSettings, Question
 from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
+from rrcluster.simulation.evaluate import FEW_SETS, judge_own
 from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.types import Array, Models
 
@@ -25,7 +28,6 @@ FOLDS = 5
 LEAST_ROWS = FOLDS  # a client with fewer keeps the released model
 STANDARD_ERRORS = 2.0  # by which training must lower the loss on held-out rows; the errors are those over the folds
 _NUMBERS_AT_ONCE = 2**25  # candidates' parameters in memory: 128 MiB
-_FEW_SETS = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,21 +40,6 @@ class Personalised:
     head_only: Array  # (n,) bool: whether it trained the last layer alone
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class FoldStore:
-    """The rows that clients hold out in one fold, or the others."""
-
-    store: ClientStore
-    fold: int
-    held_out: bool
-
-    def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The part of one client's rows."""
-        inputs, targets = self.store.client(client)
-        part = (fold_of_rows(targets) == self.fold) == self.held_out
-        return inputs[part], targets[part]
-
-
 def fold_of_rows(targets: Targets) -> Array:
     """(size,) the fold in which each row is held out: in turn, in the order of the targets."""
     folds = np.zeros(len(targets), dtype=np.int64)
@@ -61,13 +48,16 @@ def fold_of_rows(targets: Targets) -> Array:
     return folds
 
 
+def _rows_of_fold(targets: Targets, *, fold: int, held_out: bool) -> Array:
+    """(size,) whether a row is held out in a fold, or is not."""
+    return np.asarray((fold_of_rows(targets) == fold) == held_out)
+
+
 def divided(data: FederatedData, fold: int) -> tuple[FederatedData, FederatedData]:
     """The population with the rows that clients fit to in one fold, and with those they hold out."""
     held = (data.sizes + FOLDS - 1 - fold) // FOLDS
-    return (
-        replace(data, sizes=data.sizes - held, store=FoldStore(data.store, fold, held_out=False)),
-        replace(data, sizes=held, store=FoldStore(data.store, fold, held_out=True)),
-    )
+    fitted, held_out = (SomeRows(data.store, partial(_rows_of_fold, fold=fold, held_out=out)) for out in (False, True))
+    return replace(data, sizes=data.sizes - held, store=fitted), replace(data, sizes=held, store=held_out)
 
 
 def personalise_clients(
@@ -109,20 +99,12 @@ def personalised_accuracies(models: Models, ids: Array, hosts: Hosts) -> Array:
 
 def _part_accuracies(host: Host, models: Models, ids: Array) -> Array:
     data, side, accuracy = host.data, host.side, np.full(len(ids), np.nan)
+    apart = len(data.test_sets) > FEW_SETS
     own = personalise_clients(
         models, data, ids, method=side.method, model=side.engine.model, engine=side.engine, local=side.local
     )
     for places, result in own:
-        test_of = data.test_of[ids[places]]
-        tested = np.flatnonzero(test_of >= 0)
-        if len(data.test_sets) > _FEW_SETS:
-            questions = [Question(result.vectors[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
-            figures = [answer.accuracy[0, 0] for answer in side.engine.measure(questions)]
-            accuracy[places[tested]] = figures
-            continue
-        for place in np.unique(test_of[tested]).tolist():
-            mine = np.flatnonzero(test_of == place)
-            accuracy[places[mine]] = protocol.test(side.engine, result.vectors[mine], data.test_sets[place])[1]
+        accuracy[places] = judge_own(side.engine, result.vectors, data.test_of[ids[places]], data, apart=apart)[1]
     return accuracy
 
 

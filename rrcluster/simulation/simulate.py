@@ -30,7 +30,7 @@ from rrcluster.server.slotted_rounds import SlottedRounds, StoredNoise
 from rrcluster.server.state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
-from rrcluster.simulation.hosts import Collection, Host, Hosts, RoundTask, answer_part, collected, parts_of
+from rrcluster.simulation.hosts import Collection, Host, Hosts, RoundTask, collected, parts_of
 from rrcluster.types import Array, Models, Release
 
 
@@ -145,7 +145,7 @@ class SimulatedClients:
         sampled = self.plan.sampler.draw(host.data.num_clients, round_index=t, rng=streams("cohort", t), **named)
         ids = host.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         task = RoundTask(guidance, ClientKeys.of_round(streams, t), host.faults.keys(streams, t))
-        answers = self.hosts.map(answer_part, task, parts_of(ids, self.memory, host.side.engine.part))
+        answers = self.hosts.map(Host.answer, task, parts_of(ids, self.memory, host.side.engine.part))
         sent, raw, remembered = collected(answers)
         if len(ids) and not raw.num_reports and not self.plan.secure:
             raise RoundError(

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.data.arrays import at_most
+from rrcluster.data.arrays import SomeRows, at_most
 from rrcluster.engine.protocol import Question, TrainingCall
 from rrcluster.methods.method import Clients, Trained
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.hosts import Part
-from rrcluster.simulation.personalise import FoldStore
 
 MARKER = 123456.0
 
@@ -32,7 +31,7 @@ def test_no_repr_shows_samples_names_or_how_many_there_are(data):
     memory = ClientMemory(1, {0: np.array([MARKER])})
     clients = Clients(cohort, models, np.ones(1, dtype=bool))
     shown = [data, data.tests, data.tests.store, data.store, *data.test_sets, at_most(data, 2), rows, rows.store]
-    shown += [cohort, clients, memory, Part(np.array([int(MARKER)]), memory), FoldStore(data.store, 0, held_out=True)]
+    shown += [cohort, clients, memory, Part(np.array([int(MARKER)]), memory), SomeRows(data.store, len)]
     shown += [TrainingCall(models, np.zeros(1), cohort, LocalSettings(), (0, 0)), Question(models, cohort)]
     shown += [Trained(models, models), experiment, experiment.hosts.host, replace(experiment, data=rows)]
     for value in shown:

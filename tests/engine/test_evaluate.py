@@ -40,7 +40,7 @@ def test_many_test_sets_at_once_give_what_each_gives_alone(population, rng, engi
     test_of[4] = -1
     found = {}
     for limit in (20, 0):  # of test sets that are few: set by set, or many at once
-        monkeypatch.setattr(module, "_FEW_SETS", limit)
+        monkeypatch.setattr(module, "FEW_SETS", limit)
         found[limit] = judged(vectors, choices, test_of, population, engine(model))
     few, many = found.values()
     assert np.isnan(few[4]).all()

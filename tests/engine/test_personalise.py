@@ -192,7 +192,7 @@ def test_accuracies_are_those_of_the_own_models_on_the_own_test_sets(rng, monkey
         for mine, tests in zip(own, data.test_sets, strict=True)
     ]
     for few in (16, 0):  # test set by test set, and client by client
-        monkeypatch.setattr(module, "_FEW_SETS", few)
+        monkeypatch.setattr(module, "FEW_SETS", few)
         assert module.personalised_accuracies(models.models, ids, hosts) == pytest.approx(expected)
     monkeypatch.setattr(module, "_NUMBERS_AT_ONCE", 1)  # client after client
     assert module.personalised_accuracies(models.models, ids, hosts) == pytest.approx(expected)

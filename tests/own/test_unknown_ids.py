@@ -9,7 +9,7 @@ from rrcluster.client import ClientSide
 from rrcluster.errors import DataError
 from rrcluster.models import from_module
 from rrcluster.models.probe import check_ids, fitted
-from rrcluster.simulation.hosts import answer_made_up, answer_part
+from rrcluster.simulation.hosts import Host, answer_made_up
 
 
 class Words(torch.nn.Module):
@@ -85,8 +85,8 @@ def test_the_made_up_client_of_a_network_of_ids_is_computed(monkeypatch):
     tried = []
 
     def trial(function, argument, parts):
-        tried.append(answer_made_up(answer_part, experiment.hosts.host, argument, parts[0]))
-        return (answer_part(experiment.hosts.host, argument, part) for part in parts)
+        tried.append(answer_made_up(Host.answer, experiment.hosts.host, argument, parts[0]))
+        return (experiment.hosts.host.answer(argument, part) for part in parts)
 
     monkeypatch.setattr(experiment.hosts, "map", trial)
     assert len(list(experiment.rounds())) == 1
