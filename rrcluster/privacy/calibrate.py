@@ -50,13 +50,12 @@ def calibrate(
     checks.count(num_rounds=num_rounds)
     checks.one_of(ACCOUNTANTS, accountant=accountant)
     settings = {"epsilon": float(epsilon), "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
-    make_event(MAX_MULTIPLIER)  # raises what is wrong whatever the noise
     ask = partial(_cost, make_event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     key = _key(make_event, settings)
     known = _recall(key, partial(ask, coarse=False), epsilon) if cache else None
     if known is not None:
         return known
-    _check_reachable(ask, settings)
+    _check_reachable(make_event, ask, settings)
     rough = _smallest(partial(ask, coarse=True), epsilon, start=1.0, ratio=2.0, tolerance=_COARSE_TOLERANCE)
     smallest = _smallest(
         partial(ask, coarse=False), epsilon, start=rough.multiplier, ratio=1 + TOLERANCE, tolerance=TOLERANCE
@@ -69,18 +68,19 @@ def calibrate(
 def _cost(
     make_event: MakeEvent, multiplier: float, *, num_rounds: int, delta: float, accountant: str, coarse: bool
 ) -> float:
-    """The cost at a multiplier; infinite where there is too little noise to construct the event."""
+    """The cost at a multiplier; infinite where there is too little noise to construct the event, or to account it."""
     try:
         event = make_event(multiplier)
+        return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse)
     except ConfigError:
         return math.inf
-    return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse)
 
 
-def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> None:
-    target, delta, name = settings["epsilon"], settings["delta"], settings["accountant"]
-    run = f"after {settings['num_rounds']} rounds at delta = {delta:.3g} by the accountant '{name}'"
-    floor = ask(MAX_MULTIPLIER, coarse=False)
+def _check_reachable(make_event: MakeEvent, ask: Callable[..., float], settings: dict[str, Any]) -> None:
+    target, delta, name, count = (settings[key] for key in ("epsilon", "delta", "accountant", "num_rounds"))
+    run = f"after {count} rounds at delta = {delta:.3g} by the accountant '{name}'"
+    most = make_event(MAX_MULTIPLIER)  # raises what is wrong whatever the noise, as accounting it does
+    floor = epsilon_at(most, num_rounds=count, delta=delta, accountant=name, coarse=False)
     if floor > target:
         way_out = "use the accountant 'pld', " if name != "pld" else ""
         raise PrivacyError(
