@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from rrcluster import registry
 from rrcluster.data.arrays import from_arrays
-from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.data.federated import Cohort, FederatedData, TableColumns
 from rrcluster.data.frames import is_frame
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import stacked_or_single
@@ -463,7 +463,11 @@ def personalise(
         one_client(models, data)  # refuses what the models do not take; samples of several arrays stay as they are
         inputs, targets = data
         classes = _num_classes(models.model, inputs, np.asarray(targets))
-        data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)
+        form = models.model.form
+        cells = None  # NaN is a missing cell, where there are codes beside values
+        if form is not None and form.buckets:
+            cells = TableColumns(("",) * form.num_columns, form.buckets, (None,) * form.num_columns)
+        data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids, columns=cells)
     results = personalise_clients(
         models.models,
         data,

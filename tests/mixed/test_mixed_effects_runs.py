@@ -88,6 +88,15 @@ def test_the_folder_has_models_that_load_predict_and_assign(finished, table):
 
 
 @pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")
+def test_a_client_of_the_population_is_personalised_with_its_missing_cells(finished, table):
+    models, population = rr.load(finished.folder), rr.from_frame(table, "person", "y", encoding="cells")
+    inputs, targets = next(rows for rows in map(population.store.client, range(9)) if np.isnan(rows[0]).any())
+    own = rr.personalise(models, (inputs, targets))
+    assert own.cluster == rr.assign(models, (inputs, targets))
+    assert np.isfinite(own.predict(inputs)).all()
+
+
+@pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")
 def test_a_client_ends_up_with_its_cluster_and_its_own_effects(finished, table):
     models = rr.load(finished.folder)
     data = rr.from_frame(table, client="person", target="y", encoding="cells")
