@@ -150,7 +150,8 @@ class Optimiser:
         if self._states is not None:
             pairs = zip(self._states, moves, strict=True)
             moves = [direction(local.local_momentum, state, move, self._steps) for state, move in pairs]
-        torch._foreach_sub_(self._parameters, torch._foreach_mul(moves, local.local_lr))
+        for parameter, move in zip(self._parameters, moves, strict=True):  # one by one: both are still in the cache
+            parameter.sub_(move * local.local_lr)
 
 
 def _parts(vector: Array, parameters: Sequence[Tensor]) -> list[Tensor]:

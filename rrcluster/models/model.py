@@ -80,7 +80,10 @@ def copied(name: str, module: nn.Module, task: Task, memo: dict[int, Any] | None
     """
     known: dict[int, Any] = memo or {}
     try:
-        module, loss, metric = (_copy(part, known) for part in (module, task.loss, task.metric))
+        module = _copy(module, known)
+        if task.loss is None and task.metric is None:
+            return module, task
+        loss, metric = (_copy(part, known) for part in (task.loss, task.metric))
     except Exception as error:  # whatever an object of a user's may raise
         raise ConfigError(
             f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
@@ -90,7 +93,7 @@ def copied(name: str, module: nn.Module, task: Task, memo: dict[int, Any] | None
     return module, replace(task, loss=loss, metric=metric)
 
 
-_CONSTANTS = {type(None), bool, int, float, str}
+_CONSTANTS, _TABLES = {type(None), bool, int, float, str}, {dict, OrderedDict, set}
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
@@ -98,14 +101,15 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     kind: Any = type(value)
     if kind in _CONSTANTS:
         return value
-    if id(value) in memo:
-        return memo[id(value)]
-    if kind in (dict, OrderedDict, set) and not value and not getattr(value, "__dict__", None):
+    if (made := memo.get(id(value))) is not None:
+        return made
+    if kind in _TABLES and not value and (kind is not OrderedDict or not value.__dict__):
         made = memo[id(value)] = kind()
-    elif kind is dict and all(type(key) is str for key in value):
+    elif kind is dict:
         made = memo[id(value)] = {}
         for key, part in value.items():
-            made[key] = part if type(part) in _CONSTANTS else _copy(part, memo)
+            own = key if type(key) is str else _copy(key, memo)
+            made[own] = part if type(part) in _CONSTANTS else _copy(part, memo)
     elif isinstance(value, nn.Module) and _copied_by_state(kind) and "__deepcopy__" not in vars(value):
         made = memo[id(value)] = kind.__new__(kind)
         state = value.__getstate__()  # type: ignore[no-untyped-call]
