@@ -29,7 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.catalogue import SOURCES, SourceFile
-from rrcluster.data.sources import Unexpected, content_digest, expect, locate, read_bytes, read_idx, reporting, ways_out
+from rrcluster.data.sources import (
+    Unexpected,
+    checked_content,
+    content_digest,
+    expect,
+    locate,
+    read_idx,
+    reporting,
+    ways_out,
+)
 from rrcluster.errors import DataError
 
 Images = NDArray[np.uint8]  # (N, height, width) grey, or (N, channels, height, width)
@@ -245,16 +254,7 @@ def _unpack(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Images:
 def _checked_bundle(path: Path) -> bytes:
     """The bundle's bytes, which have the recorded sha256."""
     (file,) = SOURCES["fashion-mini"].files
-    way_out = "it is part of the package: install rrcluster again"
-    try:
-        bundle = path.read_bytes()
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}.") from None
-    digest = hashlib.sha256(bundle).hexdigest()
-    if digest != file.sha256:
-        expected = f"expected {file.bytes} bytes with sha256 {file.sha256[:12]}..."
-        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {digest[:12]}...; {way_out}.")
-    return bundle
+    return checked_content(path, file, kind="bundle", way_out="It is part of the package: install rrcluster again.")
 
 
 @lru_cache(maxsize=1)
@@ -269,7 +269,6 @@ Records = NDArray[np.uint8]  # (N, labels + 3072)
 
 _CIFAR_SIDE = 32
 _PIXELS = 3 * _CIFAR_SIDE * _CIFAR_SIDE
-_MOST = 1 << 28  # bytes of a file, when its size is not recorded
 _PICKLED_NAMES = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
 
 
@@ -354,12 +353,7 @@ def _read(kind: _Cifar, paths: dict[str, Path], place: int) -> Records:
 
 def _content(kind: _Cifar, file: SourceFile, path: Path) -> bytes:
     """The bytes of a file, which must have the published digest where there is one."""
-    content = read_bytes(path, most=file.bytes or _MOST, kind=f"{kind.name} file", way_out=ways_out(kind.name))
-    name, published = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
-    if published:
-        digest = hashlib.new(name, content, usedforsecurity=False).hexdigest()
-        expect(digest == published, f"content with {name} {published[:12]}...", f"{digest[:12]}...")
-    return content
+    return checked_content(path, file, kind=f"{kind.name} file", way_out=ways_out(kind.name))
 
 
 def _from_binary(kind: _Cifar, content: bytes, paths: dict[str, Path], place: int) -> Records:  # noqa: ARG001

@@ -17,9 +17,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,11 +75,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], int]]:
             yield file, size
             return
         with gzip.GzipFile(fileobj=file) as stream:
-            yield _as_binary(stream), size * _GZIP_BEST_RATIO
-
-
-def _as_binary(stream: gzip.GzipFile) -> BinaryIO:
-    return stream  # type: ignore[return-value]  # GzipFile reads like a binary file; typeshed does not say so
+            yield cast(BinaryIO, stream), size * _GZIP_BEST_RATIO
 
 
 def read_exactly(stream: IO[bytes], wanted: int) -> bytearray:
@@ -97,6 +95,16 @@ def read_bytes(path: str | os.PathLike[str], *, most: int, kind: str, way_out: s
     return bytes(content)
 
 
+def checked_content(path: Path, file: SourceFile, *, kind: str, way_out: str) -> bytes:
+    """The whole decompressed content of a file, with its published digest where there is one; else a `DataError`."""
+    content = read_bytes(path, most=file.bytes or _MOST, kind=kind, way_out=way_out)
+    name, published = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
+    with reporting(path, kind=kind, way_out=way_out):
+        digest = hashlib.new(name, content, usedforsecurity=False).hexdigest()
+        expect(published in ("", digest), f"content with {name} {published[:12]}...", f"{digest[:12]}...")
+    return content
+
+
 def content_digest(path: str | os.PathLike[str], *, most: int, algorithm: str = "sha256") -> str:
     """The digest of a file's decompressed bytes, reading no more than `most` + 1 of them.
 
@@ -106,11 +114,6 @@ def content_digest(path: str | os.PathLike[str], *, most: int, algorithm: str = 
     for chunk in _pieces(Path(path), most):
         digest.update(chunk)
     return digest.hexdigest()
-
-
-def content_size(path: str | os.PathLike[str], *, most: int) -> int:
-    """The number of a file's decompressed bytes, or `most` + 1 if there are more."""
-    return sum(len(chunk) for chunk in _pieces(Path(path), most))
 
 
 def _pieces(path: Path, most: int) -> Iterator[bytes]:
@@ -316,12 +319,12 @@ def list_sources(folder: str | os.PathLike[str] | None = None) -> tuple[SourceRe
 
 def _check_file(file: SourceFile, path: Path | None) -> FileReport:
     if path is None:
-        return FileReport(file=file.name, present=False, path=None, bytes=0, sha256_ok=False)
+        return FileReport(file.name, present=False, path=None, bytes=0, sha256_ok=False)
     algorithm = "sha256" if file.sha256 or not file.md5 else "md5"
     try:
         digest = content_digest(path, most=file.bytes or _MOST, algorithm=algorithm)
         recorded = file.sha256 or file.md5
-        matches = digest == recorded if recorded else content_size(path, most=file.bytes) == file.bytes
+        matches = digest == recorded if recorded else sum(map(len, _pieces(path, file.bytes))) == file.bytes
     except DataError:
         matches = False
     return FileReport(file=file.name, present=True, path=path, bytes=path.stat().st_size, sha256_ok=matches)
@@ -397,7 +400,7 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
 
     pooch.get_logger().setLevel("ERROR")  # its log lines would tear the progress bar
     failures = []
-    drawn = _Bar(bar, file) if bar else False
+    drawn = _drawn(bar, file) if bar else False
     for folder in entry.urls:
         url = f"{folder}{file.name}.gz"
         downloader = pooch.HTTPDownloader(progressbar=drawn, timeout=30)
@@ -420,25 +423,15 @@ def _first_line(problem: Exception) -> str:
     return (str(problem).splitlines() or [type(problem).__name__])[0]
 
 
-class _Bar:
-    """What pooch expects of a progress bar, drawn by rich."""
-
-    def __init__(self, bar: "Progress", file: SourceFile) -> None:
-        self._bar = bar
-        self._task = bar.add_task(file.name, total=file.download_bytes)
-        self.total = file.download_bytes
-
-    def update(self, amount: int) -> None:
-        """Advance by `amount` bytes."""
-        self._bar.update(self._task, advance=amount)
-
-    def reset(self) -> None:
-        """Start again from zero: pooch resets a bar before it fills it for the last time."""
-        self._bar.reset(self._task, total=self.total)
-
-    def close(self) -> None:
-        """Stop the clock of this file."""
-        self._bar.stop_task(self._task)
+def _drawn(bar: "Progress", file: SourceFile) -> SimpleNamespace:
+    """What pooch expects of a progress bar, drawn by rich; it is reset before it is filled for the last time."""
+    task, total = bar.add_task(file.name, total=file.download_bytes), file.download_bytes
+    return SimpleNamespace(
+        total=total,
+        update=partial(bar.advance, task),
+        reset=partial(bar.reset, task, total=total),
+        close=partial(bar.stop_task, task),
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 
 from rrcluster.engine.protocol import train
 from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.fesem import relative_distances
 from rrcluster.methods.method import Clients, Method, Tools, Trained, cluster_losses
 from rrcluster.models.model import Model
 from rrcluster.models.networks import additive
@@ -38,9 +39,7 @@ def distance_or_loss(models: Models, clients: Clients, *, tools: Tools) -> Array
     """The loss of the summed networks; for clients with memory, the relative distance of their cluster part."""
     scores = cluster_losses(models, clients, tools=tools)
     if clients.known.any():
-        gaps = clients.memory[clients.known][:, None, :] - models.clustered[None]
-        distances = (gaps**2).sum(axis=2)
-        scores[clients.known] = distances / np.maximum(distances.mean(axis=1, keepdims=True), 1e-300)
+        scores[clients.known] = relative_distances(clients.memory[clients.known], models.clustered)
     return scores
 
 

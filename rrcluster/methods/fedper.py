@@ -11,7 +11,7 @@ import numpy as np
 
 from rrcluster.engine.protocol import train
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster
+from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster, trained_from
 from rrcluster.types import Array, Models
 
 _EPOCHS_FROM_ZERO = 50  # as in training alone
@@ -20,16 +20,14 @@ _EPOCHS_FROM_ZERO = 50  # as in training alone
 def train_base_and_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Train base and own last layer together; report the base, remember the last layer."""
     start = _with_heads(models, clients, clusters, tools.split)
-    local = replace(tools.local, proximal=0.0)
-    trained = train(tools.engine, start, clients.cohort, local=local, key=tools.key)
+    trained = trained_from(start, clients, tools=tools)
     return Trained(tools.split.report(trained - start), trained[:, tools.split.personal])
 
 
 def train_with_fresh_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Fit a last layer to the released base, from zero; train both, report the base, and forget the last layer."""
     start = fit_head(models, clients, clusters, tools=tools)
-    local = replace(tools.local, proximal=0.0)
-    trained = train(tools.engine, start, clients.cohort, local=local, key=tools.key)
+    trained = trained_from(start, clients, tools=tools)
     return Trained(tools.split.report(trained - start), clients.memory)
 
 

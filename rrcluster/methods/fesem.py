@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.engine.protocol import train
-from rrcluster.methods.method import Clients, Method, Tools, Trained, cluster_losses
+from rrcluster.methods.method import Clients, Method, Tools, Trained, cluster_losses, trained_from
 from rrcluster.types import Array, Models
 
 
@@ -34,8 +33,7 @@ def distance_to_centres(models: Models, clients: Clients, *, tools: Tools) -> Ar
 def train_and_remember(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Train from the centre, report the change, and remember the trained model."""
     start = tools.split.vectors(models, clusters)
-    local = replace(tools.local, proximal=0.0)
-    trained = train(tools.engine, start, clients.cohort, local=local, key=tools.key)
+    trained = trained_from(start, clients, tools=tools)
     return Trained(tools.split.report(trained - start), trained[:, -clients.memory.shape[1] :])
 
 
@@ -49,7 +47,7 @@ def distance_of_a_fresh_fit(models: Models, clients: Clients, *, tools: Tools) -
     centres = tools.split.vectors(models)
     middle = centres.mean(axis=0, keepdims=True)
     start = np.repeat(middle, len(clients.cohort.clients), axis=0)
-    fitted = train(tools.engine, start, clients.cohort, local=replace(tools.local, proximal=0.0), key=tools.key)
+    fitted = trained_from(start, clients, tools=tools)
     cosines = np.einsum("nd,kd->nk", _directions(fitted - middle), _directions(centres - middle))
     return np.asarray(2.0 - 2.0 * cosines)
 

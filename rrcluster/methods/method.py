@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from rrcluster.data.federated import Cohort, FederatedData
-from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, measure
+from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, measure, train
 from rrcluster.errors import ConfigError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.mixed.questions import Form
@@ -94,6 +94,12 @@ def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
 def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
     """Choose the only cluster."""
     return np.zeros((len(clients.cohort.clients), 1))
+
+
+def trained_from(start: Array, clients: Clients, *, tools: Tools) -> Array:
+    """(n, d) the clients' models after plain local training, each from its own row of `start`."""
+    local = replace(tools.local, proximal=0.0)
+    return train(tools.engine, start, clients.cohort, local=local, key=tools.key)
 
 
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:

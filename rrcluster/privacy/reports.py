@@ -112,16 +112,12 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
     """
     if reports.client_ids is None:
         raise PrivacyError("a plan with slots needs client_ids: a client counts in the rounds of its slot alone.")
-    ids = _unmasked(as_numpy(reports.client_ids))
-    if not _listed(ids):
-        raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    ids = _one_each(reports.client_ids, "client_ids", "id", None)
     numbered = isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"
     eligible = slots.of(ids if numbered else [_identity(client) for client in ids]) == round_index % slots.count
     if eligible.all():
         return reports
-    choices = _unmasked(as_numpy(reports.choices))
-    if not _listed(choices) or len(choices) != len(eligible):
-        raise ConfigError("choices must hold one cluster per update; give as many as there are updates.")
+    choices = _one_each(reports.choices, "choices", "cluster", len(eligible))
     return replace(reports, choices=[choice if fits else -1 for choice, fits in zip(choices, eligible, strict=True)])
 
 
@@ -220,9 +216,7 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
-    values = _unmasked(as_numpy(values))
-    if not _listed(values) or len(values) != length:
-        raise ConfigError(f"{name} must hold one cluster per update; give as many as there are updates.")
+    values = _one_each(values, name, "cluster", length)
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return values, (values >= 0) & (values < num_clusters)
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
@@ -241,9 +235,7 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
     """
     if client_ids is None:
         return None
-    ids = _unmasked(as_numpy(client_ids))
-    if not _listed(ids) or len(ids) != length:
-        raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    ids = _one_each(client_ids, "client_ids", "id", length)
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1 and len(np.unique(ids)) == length:
         return None
     first: dict[int | str | bytes, int] = {}
@@ -278,6 +270,14 @@ def _listed(values: Any) -> bool:
     if isinstance(values, Sequence):
         return not isinstance(values, (str, bytes))
     return isinstance(values, np.ndarray) and values.ndim > 0
+
+
+def _one_each(values: Any, name: str, what: str, length: int | None) -> Any:
+    """A sequence of values, one for each of `length` updates, if that is given; ConfigError for anything else."""
+    values = _unmasked(as_numpy(values))
+    if not _listed(values) or length not in (None, len(values)):
+        raise ConfigError(f"{name} must hold one {what} per update; give as many as there are updates.")
+    return values
 
 
 def _numbers(value: Any) -> Array | None:

@@ -85,15 +85,10 @@ def fading(round_index: int, num_rounds: int) -> float:
 
 
 def choose(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Array:
-    """(n,) the cluster of least priced and softened score among the open ones; the lowest index among equals."""
-    return np.asarray(guided_scores(scores, rules, uniforms=uniforms).argmin(axis=1))
-
-
-def guided_scores(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Array:
-    """(n, k) scores with the round's prices, softened by each client's own draw: what a choice is made from.
+    """(n,) the cluster of least score among the open ones, priced and softened; the lowest index among equals.
 
     `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
-    temperature 0 they are the plain scores, whatever the draws. Clusters that are not open are far from everybody.
+    temperature 0 the plain scores decide, whatever the draws. Clusters that are not open are far from everybody.
     """
     k = scores.shape[1]
     count = rules.num_open or k
@@ -102,4 +97,4 @@ def guided_scores(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Arra
         priced = priced + rules.temperature * np.log(-np.log(uniforms))
     if count < k:
         priced = np.where(np.arange(k) < count, priced, FAR)
-    return np.asarray(priced)
+    return np.asarray(priced.argmin(axis=1))

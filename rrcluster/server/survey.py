@@ -39,7 +39,7 @@ An answer is a function of the client's own update and of what the server has to
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations_with_replacement, permutations
@@ -201,15 +201,6 @@ def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) 
     """
     asked = sum(place_of(t, num_rounds).stage == "spread" for t in range(num_rounds))
     return clients * GROUP_PART * math.sqrt(asked / (2 * width)) / noise if noise else math.inf
-
-
-def usual_rounds(num_rounds: int, *, cohort: float, noise: float, width: int) -> int:
-    """The rounds of a run of `num_rounds` that a survey takes by default: as few as small groups need, where a fifth
-    of the run does not suffice for them a fifth."""
-    most = max(int(num_rounds * SHARE), LEAST_ROUNDS)
-    few = range(min(USUAL_LEAST, most), most)
-    clients = SMALL_GROUP_SHARE * cohort
-    return next((n for n in few if survey_signal(n, clients=clients, noise=noise, width=width) >= CLEAR_SIGNAL), most)
 
 
 @dataclass(frozen=True)
@@ -463,32 +454,37 @@ def resolve_init(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies:
         wanted = survey_applies and settings.exploration > 0 and settings.start_from is None
         init = "survey" if wanted and usual_signal(plan, AUTO_GROUP_SHARE) >= AUTO_LEAST_SIGNAL else "independent"
     if init == "survey":
-        usual = _usual_rounds(plan)  # refuses a model that is too small
+        usual, _ = _usual_survey(plan)  # refuses a model that is too small
         rounds = usual if rounds is None else rounds
     return replace(settings, init=init, init_rounds=rounds)
 
 
 def usual_signal(plan: PrivacyPlan, share: float) -> float:
     """Signal to noise of a group of this share of the clients in a survey of the usual length; 0: none is possible."""
-    mechanism = plan.mechanism
-    if mechanism.num_clusters == 1 or plan.num_rounds < SHORTEST_RUN:
+    if plan.mechanism.num_clusters == 1 or plan.num_rounds < SHORTEST_RUN:
         return 0.0
     try:
-        width, _ = survey_size(mechanism.coordinates.clustered, mechanism.num_clusters)
+        rounds, signal = _usual_survey(plan)
     except ConfigError:
         return 0.0
-    clients = share * plan.sampler.expected_size
-    return survey_signal(_usual_rounds(plan), clients=clients, noise=_relative_noise(plan), width=width)
+    return signal(rounds, share)
 
 
-def _usual_rounds(plan: PrivacyPlan) -> int:
-    width, _ = survey_size(plan.mechanism.coordinates.clustered, plan.mechanism.num_clusters)
-    cohort = plan.sampler.expected_size
-    return usual_rounds(plan.num_rounds, cohort=cohort, noise=_relative_noise(plan), width=width)
+def _usual_survey(plan: PrivacyPlan) -> tuple[int, Callable[[int, float], float]]:
+    """The rounds that a survey takes by default, and the signal that a share of the clients has after so many rounds.
 
+    As few rounds as small groups need; a fifth of the run, where that does not suffice for them.
+    """
+    mechanism, cohort = plan.mechanism, plan.sampler.expected_size
+    width, _ = survey_size(mechanism.coordinates.clustered, mechanism.num_clusters)
+    noise = mechanism.noise_std / mechanism.update_clip
 
-def _relative_noise(plan: PrivacyPlan) -> float:
-    return plan.mechanism.noise_std / plan.mechanism.update_clip
+    def signal(num_rounds: int, share: float) -> float:
+        return survey_signal(num_rounds, clients=share * cohort, noise=noise, width=width)
+
+    most = max(int(plan.num_rounds * SHARE), LEAST_ROUNDS)
+    few = range(min(USUAL_LEAST, most), most)
+    return next((n for n in few if signal(n, SMALL_GROUP_SHARE) >= CLEAR_SIGNAL), most), signal
 
 
 def make_schedule(settings: ServerSettings, *, num_rounds: int) -> Schedule:
