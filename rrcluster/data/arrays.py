@@ -92,7 +92,7 @@ def from_arrays(
     pairs, tests = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
     for place, pair in enumerate(pairs + tests):
         owner = f"client {place}" if place < len(xs) else f"test set {place - len(xs)}"
-        _check_pair(owner, *pair, shape, target_shape, ids=ids, missing=columns is not None)
+        check_samples(owner, *pair, shape, target_shape, ids=ids, missing=columns is not None)
     kind, input_dtype = FLOAT if _is_regression((*ys, *test_ys), num_classes) else IDS, IDS if ids else FLOAT
     return FederatedData(
         name=name,
@@ -168,42 +168,32 @@ def _own_tests(given: Any, num_clients: int) -> bool:
 
 
 def check_samples(
-    owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...], target_shape: tuple[int, ...] = ()
+    owner: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    shape: tuple[int, ...],
+    target_shape: tuple[int, ...] = (),
+    *,
+    ids: bool = False,
+    missing: bool = False,
 ) -> None:
-    """Refuse samples that are none, of another shape, or not finite; `owner` names whose they are."""
+    """Refuse samples that are none, of another shape, or not finite; `owner` names whose they are.
+
+    With `ids`, also inputs that are not ids from 0; NaN passes where it means `missing`.
+    """
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
         raise DataError(f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0.")
     for what, found, expected in (("samples", x.shape[1:], shape), ("targets", y.shape[1:], target_shape)):
         if found != expected:
             raise DataError(f"{owner} has {what} of shape {found}, client 0 of {expected}; all must be alike.")
-    for what, values in (("inputs", x), ("targets", y)):
+    for what, values in (("inputs", np.where(np.isnan(x), 0, x) if missing else x), ("targets", y)):
         if values.dtype.kind not in "biuf":
             raise DataError(f"{owner} has {what} of type {values.dtype}; give real numbers.")
         with np.errstate(over="ignore"):
             finite = np.isfinite(values.astype(np.float32)).all()
         if not finite:
             raise DataError(f"{owner} has {what} that are not finite in float32; remove or rescale them.")
-
-
-def _check_pair(
-    owner: str,
-    x: NDArray[Any],
-    y: NDArray[Any],
-    shape: tuple[int, ...],
-    target_shape: tuple[int, ...],
-    *,
-    ids: bool,
-    missing: bool,
-) -> None:
-    """Refuse samples that are none, not ids where they should be, or not finite; NaN passes where it means missing."""
-    check_samples(owner, np.where(np.isnan(x), 0, x) if missing else x, y, shape, target_shape)
-    if ids:
-        check_ids(owner, x)
-
-
-def check_ids(owner: str, x: NDArray[Any]) -> None:
-    """Refuse inputs that are not ids from 0."""
-    if x.dtype.kind not in "iu" or x.min(initial=0) < 0:
+    if ids and (x.dtype.kind not in "iu" or x.min(initial=0) < 0):
         raise DataError(f"{owner} has inputs of type {x.dtype}, not ids; give whole numbers from 0, or leave ids out.")
 
 
@@ -362,9 +352,7 @@ def check_rows(
     owner: str, inputs: NDArray[Any], targets: NDArray[Any], shape: tuple[int, ...], num_classes: int, *, ids: bool
 ) -> None:
     """Refuse samples that `from_arrays` would refuse."""
-    check_samples(owner, inputs, targets, shape)
-    if ids:
-        check_ids(owner, inputs)
+    check_samples(owner, inputs, targets, shape, ids=ids)
     if num_classes and (targets.dtype.kind not in "biu" or targets.min() < 0 or targets.max() >= num_classes):
         raise DataError(f"{owner} has targets that are not classes from 0 to {num_classes - 1}; number them anew.")
 
