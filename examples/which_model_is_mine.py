@@ -20,5 +20,5 @@ right = np.mean(labels == client.targets[0])
 print(f"model {mine} of {models.num_clusters} is mine; on my own images it is right {right:.0%} of the time")
 
 everybody = rr.assign(models, data)  # the same for a whole population, in a simulation
-assert everybody.shape == (400,)
+assert len(everybody) == 400
 assert everybody[7] == mine

@@ -52,10 +52,10 @@ def count(*, at_least: int = 1, **named: int) -> int:
     return int(value)
 
 
-def if_given(check: Callable[..., object], **named: Any) -> None:
-    """The check, for every value that is not None."""
-    for name, value in named.items():
-        if value is not None:
+def each(check: Callable[..., object], record: Any, *names: str) -> None:
+    """The check, for these fields of a record where they are not None."""
+    for name in names:
+        if (value := getattr(record, name)) is not None:
             check(**{name: value})
 
 

@@ -164,27 +164,14 @@ METHODS = Registry(
 
 # Networks of a single layer, and the replacement under `model = auto` for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
+_ON_IMAGES = ("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "scattering-pca", "mlp")
+_NETWORKS = (*_ON_IMAGES, "table-linear", "bigram", "trigram", "fourgram")
 MODELS = Registry(
     "model",
     "rrcluster.models",
     _entries(
         "rrcluster.models:OURS",
-        {
-            name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {})
-            for name in (
-                *(
-                    "linear",
-                    "table-linear",
-                    "pooled-linear",
-                    "edges",
-                    "edges-coarse",
-                    "edges-mlp",
-                    "scattering",
-                    "scattering-pca",
-                ),
-                *("mlp", "bigram", "trigram", "fourgram"),
-            )
-        },
+        {name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {}) for name in _NETWORKS},
     ),
 )
 
@@ -269,8 +256,13 @@ def register(kind: str, name: str, load: Any, *, label: str | None = None, **fac
     """
     if kind not in KINDS:
         raise ConfigError(f"kind = {kind!r} is not known; choose one of {', '.join(KINDS)}.")
+    KINDS[kind].register(entry_of(kind, name, load, label=label, **facts))
+
+
+def entry_of(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> Entry:
+    """The entry of an object, with the facts that it says of itself."""
     if kind == "method" and hasattr(load, "chooses_by_loss"):
         facts = {"chooses_by_loss": load.chooses_by_loss} | facts
     if kind == "dataset" and hasattr(load, "num_clients"):  # a population, not a function of a folder
         facts = {"num_classes": load.num_classes, "divided": False, "cells": load.columns is not None} | facts
-    KINDS[kind].register(Entry(name, load, label or name, facts))
+    return Entry(name, load, label or name, facts)

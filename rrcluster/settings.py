@@ -62,6 +62,7 @@ DATE_PARTS: dict[str, tuple[str, ...]] = {  # vocabulary of each derived column;
     "weekday": _WEEKDAYS,
     "hour": tuple(map(str, range(24))),
 }
+_count_or_zero = partial(checks.count, at_least=0)
 
 
 def refuse_other_table(path: str) -> None:
@@ -128,12 +129,11 @@ class DataSettings:
             registry.DATASETS.check(data=self.data)
             if self.table_columns:
                 self._check_alone("data_folder")
-        checks.if_given(checks.count, num_clients=self.num_clients, max_samples=self.max_samples)
-        checks.positive(concentration=self.concentration)
+        checks.each(checks.count, self, "num_clients", "max_samples", "samples_per_client")
+        checks.each(checks.positive, self, "concentration")
         for share in self.ratio:
             checks.positive(ratio=share)
-        checks.if_given(checks.count, samples_per_client=self.samples_per_client)
-        checks.if_given(checks.path, data_folder=self.data_folder)
+        checks.each(checks.path, self, "data_folder")
         if checks.fraction(new_clients=self.new_clients) and not self.whole:
             raise ConfigError(f"new_clients = {self.new_clients:g} is for data with clients of its own; leave it out.")
 
@@ -464,10 +464,9 @@ class MethodSettings:
             registry.METHODS.check(algorithm=self.algorithm)
         if self.model != "auto":
             registry.MODELS.check(model=self.model)
-        checks.count(num_clusters=self.num_clusters)
-        checks.count(min_cluster_size=self.min_cluster_size, at_least=0)
-        if self.size_floor is not None:
-            checks.non_negative(size_floor=self.size_floor)
+        checks.each(checks.count, self, "num_clusters")
+        checks.each(_count_or_zero, self, "min_cluster_size")
+        checks.each(checks.non_negative, self, "size_floor")
 
 
 @dataclass(frozen=True)
@@ -521,26 +520,21 @@ class PrivacySettings:
         checks.in_full_precision(self)
         registry.MECHANISMS.check(mechanism=self.mechanism)
         checks.rate(sample_rate=self.sample_rate)
-        if checks.count(num_rounds=self.num_rounds) > MAX_ROUNDS:
-            raise ConfigError(f"num_rounds = {self.num_rounds} is more than {MAX_ROUNDS}, the most that is accounted.")
-        if checks.count(reserve_rounds=self.reserve_rounds, at_least=0) > MAX_ROUNDS:
-            raise ConfigError(
-                f"reserve_rounds = {self.reserve_rounds} is more than {MAX_ROUNDS}, the most that is accounted."
-            )
+        checks.each(checks.count, self, "num_rounds")
+        checks.each(_count_or_zero, self, "reserve_rounds")
+        for name in ("num_rounds", "reserve_rounds"):
+            if getattr(self, name) > MAX_ROUNDS:
+                raise ConfigError(f"{name} = {getattr(self, name)} is more than {MAX_ROUNDS}, the most accounted.")
         checks.one_of(get_args(Participation), participation=self.participation)
         checks.slots(self.participation, self.slots, num_rounds=self.num_rounds, reserve_rounds=self.reserve_rounds)
-        checks.if_given(checks.positive, delta=self.delta)
-        checks.positive(update_clip=self.update_clip)
-        checks.non_negative(count_weight=self.count_weight)
         checks.one_of(get_args(Identifier), identifier=self.identifier)
         checks.one_of(get_args(Accountant), accountant=self.accountant)
-        checks.fraction(identifier_share=self.identifier_share)
-        checks.non_negative(private_evaluation=self.private_evaluation)
-        checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
-        checks.if_given(checks.positive, max_epsilon=self.max_epsilon)
+        checks.each(checks.fraction, self, "identifier_share")
+        checks.each(checks.non_negative, self, "count_weight", "private_evaluation")
+        positive = ("delta", "update_clip", "evaluation_loss_bound", "max_epsilon", "epsilon", "noise_multiplier")
+        checks.each(checks.positive, self, *positive)
         if self.max_epsilon is not None and self.mechanism == "none":
             raise ConfigError("mechanism = none has no epsilon, so max_epsilon cannot be kept; leave it out.")
-        checks.if_given(checks.positive, epsilon=self.epsilon, noise_multiplier=self.noise_multiplier)
 
     @property
     def num_slots(self) -> int:
@@ -601,10 +595,9 @@ class LocalSettings:
             raise ConfigError(
                 f"local_momentum = {self.local_momentum:g} is for local_optimizer = sgd; adam has its own, set it to 0."
             )
-        checks.positive(local_lr=self.local_lr)
-        checks.count(local_epochs=self.local_epochs)
-        checks.count(batch_size=self.batch_size)
-        checks.non_negative(proximal=self.proximal)
+        checks.each(checks.positive, self, "local_lr")
+        checks.each(checks.count, self, "local_epochs", "batch_size")
+        checks.each(checks.non_negative, self, "proximal")
 
     @property
     def plain_sgd(self) -> bool:
@@ -636,15 +629,14 @@ class ServerSettings:
     """Start from the models of this finished run instead of random ones; the statement adds up the cost of both."""
 
     def __post_init__(self) -> None:
-        checks.positive(server_lr=self.server_lr)
-        checks.fraction(server_momentum=self.server_momentum)
-        checks.fraction(memory=self.memory)
-        checks.non_negative(exploration=self.exploration)
+        checks.each(checks.positive, self, "server_lr")
+        checks.each(checks.fraction, self, "server_momentum", "memory")
+        checks.each(checks.non_negative, self, "exploration")
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
         checks.one_of(get_args(Init), init=self.init)
-        checks.if_given(partial(checks.count, at_least=0), init_rounds=self.init_rounds)
-        checks.if_given(checks.path, start_from=self.start_from)
+        checks.each(_count_or_zero, self, "init_rounds")
+        checks.each(checks.path, self, "start_from")
         if self.start_from is not None and self.init not in ("auto", "independent"):
             raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
         if self.start_from is not None and self.exploration not in (0.0, 1.0):
@@ -664,8 +656,7 @@ class FaultSettings:
     """Share of the remaining clients that send invalid reports: NaN, huge norms, wrong shapes, duplicates."""
 
     def __post_init__(self) -> None:
-        checks.share(dropout=self.dropout)
-        checks.share(hostile=self.hostile)
+        checks.each(checks.share, self, "dropout", "hostile")
 
 
 @dataclass(frozen=True)
@@ -702,15 +693,14 @@ class OutputSettings:
     """Keep checkpoint/ after the run has finished."""
 
     def __post_init__(self) -> None:
-        checks.if_given(checks.file_name, name=self.name)
-        checks.if_given(checks.path, out=self.out)
-        checks.if_given(partial(checks.count, at_least=0), seed=self.seed)
+        checks.each(checks.file_name, self, "name")
+        checks.each(checks.path, self, "out")
+        checks.each(_count_or_zero, self, "seed")
         for seed in self.seeds:
             checks.count(seeds=seed, at_least=0)
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds = {list(self.seeds)} names a seed twice; name each once.")
-        numbers = {"evaluate_every": self.evaluate_every, "capacity": self.capacity, "processes": self.processes}
-        checks.if_given(checks.count, **numbers)
+        checks.each(checks.count, self, "evaluate_every", "capacity", "processes")
 
 
 SECTIONS: dict[str, type] = {
@@ -766,10 +756,8 @@ def changed(section: Section, changes: Mapping[str, Any]) -> Section:
         refuse_removed(name, changes[name])
         if name not in names:
             near = get_close_matches(name, names, n=1)
-            raise ConfigError(
-                f"setting {name!r} is not known; "
-                + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(names)}.")
-            )
+            way_out = f"did you mean {near[0]!r}?" if near else f"use {', '.join(names)}."
+            raise ConfigError(f"setting {name!r} is not known; {way_out}")
     return replace(section, **changes)
 
 

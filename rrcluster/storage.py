@@ -211,7 +211,16 @@ def drop_temporaries(folder: Path, names: Collection[str]) -> None:
 
 def sync_file(path: Path) -> None:
     """Flush a file that was written without flushing."""
-    descriptor = open_plain(path, os.O_RDONLY)
+    _sync(open_plain(path, os.O_RDONLY))
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that new and renamed files survive a power failure."""
+    _sync(os.open(folder, os.O_RDONLY))
+
+
+def _sync(descriptor: int) -> None:
+    """Flush what an open descriptor stands for, and close it."""
     try:
         os.fsync(descriptor)
     finally:
@@ -337,15 +346,6 @@ def _write_all(descriptor: int, content: bytes) -> None:
     remaining = memoryview(content)
     while remaining:
         remaining = remaining[os.write(descriptor, remaining) :]
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries, so that new and renamed files survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_yaml_bombs(text: str) -> None:

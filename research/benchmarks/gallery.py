@@ -9,7 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 import rrcluster as rr
-from rrcluster.report import make_figures
+from rrcluster.report.figures import draw_figures, save_figures
+from rrcluster.report.folders import find_runs
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 POPULATION = {"data": "fashion-mini", "num_clients": 1000, "num_rounds": 30, "delta": 1e-3, "evaluate_every": 2}
@@ -37,8 +38,9 @@ def main(folder):
             settings = {"algorithm": "ifca", "exploration": 0.0, "min_cluster_size": size}
             run(folder / "sizes" / f"b{size}" / f"seed-{seed}", seed=seed, epsilon=8, **settings)
     GALLERY.mkdir(exist_ok=True)
-    drawn = [*make_figures([folder / "methods"], GALLERY), *make_figures([folder / "sizes"], folder / "figures")]
-    for path in drawn:
+    drawn = save_figures(draw_figures(find_runs([folder / "methods"])), GALLERY)
+    over_sizes = save_figures(draw_figures(find_runs([folder / "sizes"])), folder / "figures")
+    for path in (*drawn, *over_sizes):
         if path.suffix == ".pdf":
             path.unlink()
     (folder / "figures" / "min-cluster-size.png").rename(GALLERY / "min-cluster-size.png")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse, print_json, print_whole, say
+from rrcluster.cli.terminal import parse, print_json, print_lines, print_whole, say
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.cost import risk_text, rounded_up
 from rrcluster.settings import PrivacySettings
@@ -79,35 +79,33 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(budget: "Budget") -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
     parts = sorted({name for row in budget.rows for name in row.noise})
-    for name in ("accountant", "noise multiplier", "epsilon", "cohorts seen", *(f"{part}" for part in parts)):
+    for name in ("accountant", "noise multiplier", "epsilon", "cohorts seen", *parts):
         table.add_column(name, justify="left" if name == "accountant" else "right", overflow="fold")
     for row in budget.rows:
         shown = (row.noise_multiplier, row.epsilon, row.epsilon_seen, *(row.noise.get(part) for part in parts))
         table.add_row(row.accountant, *map(_cell, shown))
     print_whole(table)
-    console.print("Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.")
-    console.print(
+    lines = [
+        "Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.",
         f"Participation: {budget.participation}, at most {budget.most_participations} rounds of a client. epsilon is "
         "for observers of releases; cohorts seen: for somebody who also sees who takes part.",
-        highlight=False,
-    )
+    ]
     for row in budget.rows:
-        console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)
+        lines.append(f"[bold]{row.accountant}[/bold]: {row.description}.")
         if row.reason:
-            console.print(f"  No answer: {row.reason}", highlight=False)
+            lines.append(f"  No answer: {row.reason}")
         if row.least is not None and row.most is not None:
             least, most = rounded_up(-row.least, 6).lstrip("-"), rounded_up(row.most, 6)
-            console.print(f"  All rounding included, epsilon is between {least} and {most}.", highlight=False)
+            lines.append(f"  All rounding included, epsilon is between {least} and {most}.")
     best = next((row.risk for row in budget.rows if row.risk), None)
     if best:
         sampled = any(row.epsilon_seen not in (None, row.epsilon) for row in budget.rows)
-        console.print(risk_text(best, budget.adjacency, sampled=sampled), highlight=False)
+        lines.append(risk_text(best, budget.adjacency, sampled=sampled))
+    print_lines(lines)
 
 
 def _cell(value: float | None) -> str:

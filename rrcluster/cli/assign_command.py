@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from rrcluster import registry
 from rrcluster.cli.terminal import parse, say, say_warnings, waiting
-from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.settings import ColumnSettings, DataSettings, names_file, without_removed
-from rrcluster.storage import read_mapping
+from rrcluster.errors import ConfigError
+from rrcluster.runs.config import RunConfig, check_outside_runs, from_flat, read_settings
+from rrcluster.settings import ColumnSettings, DataSettings, names_file
 
 if TYPE_CHECKING:
-    from rrcluster.runs.config import RunConfig
     from rrcluster.runs.load import Assignment
 
 
@@ -49,8 +48,6 @@ def main(arguments: list[str]) -> int:
     if (command.out is None) != command.json:
         raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
     if command.out is not None:
-        from rrcluster.runs.config import check_outside_runs
-
         check_outside_runs(command.out)
     with say_warnings(), waiting("Importing PyTorch, loading models and clients", hidden=command.json):
         table = _table(run, _population(config, command))
@@ -62,20 +59,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _config(run: Path) -> "RunConfig":
+def _config(run: Path) -> RunConfig:
     """The settings of the run; without its data where that was registered in another process."""
-    from rrcluster.runs.config import from_flat
-
-    if not (run / "config.yaml").exists():
-        raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")
-    settings = without_removed(read_mapping(run / "config.yaml"))
+    settings = read_settings(run)
     for name, known in (("data", registry.DATASETS), ("model", registry.MODELS)):
         if settings.get(name) not in known and not (name == "data" and names_file(str(settings.get(name)))):
             settings.pop(name, None)
-    return from_flat(settings, source=str(run / "config.yaml"))
+    return from_flat(settings, source=str(run))
 
 
-def _population(config: "RunConfig", command: AssignCommand) -> "RunConfig":
+def _population(config: RunConfig, command: AssignCommand) -> RunConfig:
     """The settings of the clients to be assigned: those of the run, or others in a file with the same columns."""
     data, columns = command.data, command.columns
     if data.from_file and data.data != config.data.data:
@@ -90,7 +83,7 @@ def _population(config: "RunConfig", command: AssignCommand) -> "RunConfig":
     return replace(config, data=data, columns=columns, privacy=privacy, output=output).resolved()
 
 
-def _table(run: Path, config: "RunConfig") -> "Assignment":
+def _table(run: Path, config: RunConfig) -> "Assignment":
     from rrcluster.runs.experiment import load_population
     from rrcluster.runs.load import assign, load
 

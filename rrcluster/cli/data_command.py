@@ -1,6 +1,5 @@
 """`rrcluster data`: list datasets, download them, check their files."""
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, print_whole, say
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import ConfigError
 from rrcluster.settings import names_file
 
@@ -56,9 +55,9 @@ def main(arguments: list[str]) -> int:
 def _list(command: DataCommand) -> int:
     from rrcluster.data.sources import NOT_FOUND, list_sources
 
-    rows = [asdict(row) for row in list_sources(command.folder)]
-    _print(command, rows, "Datasets")
-    if not command.json and any(row["where"] == NOT_FOUND for row in rows):
+    rows = list_sources(command.folder)
+    _print(command, list(map(asdict, rows)), "Datasets")
+    if not command.json and any(row.where == NOT_FOUND for row in rows):
         say("`rrcluster data get NAME` downloads a dataset, or says how to get it.")
     return 0
 
@@ -98,8 +97,7 @@ def _describe_file(command: DataCommand) -> int:
     )
     columns = [asdict(column) for column in found.columns]
     if command.json:
-        found_all = {"facts": found.facts, "columns": columns, "problems": found.problems, "settings": found.settings}
-        sys.stdout.write(json.dumps(found_all, indent=2) + "\n")
+        print_json({"facts": found.facts, "columns": columns, "problems": found.problems, "settings": found.settings})
     else:
         facts = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in found.facts.items())
         _print(command, columns, command.name)
@@ -113,10 +111,8 @@ def _get(command: DataCommand) -> int:
     from rrcluster.data.sources import get
 
     accepted = command.accept_terms or _accepted(command)
-    rows = [
-        asdict(row) for row in get(_named(command), command.folder, progress=not command.json, accept_terms=accepted)
-    ]
-    _print(command, rows, command.name)
+    rows = get(_named(command), command.folder, progress=not command.json, accept_terms=accepted)
+    _print(command, list(map(asdict, rows)), command.name)
     return 0
 
 
@@ -134,9 +130,9 @@ def _accepted(command: DataCommand) -> bool:
 def _check(command: DataCommand) -> int:
     from rrcluster.data.sources import check
 
-    rows = [asdict(row) for row in check(_named(command), command.folder)]
-    _print(command, rows, command.name)
-    if all(row["present"] and row["sha256_ok"] for row in rows):
+    rows = check(_named(command), command.folder)
+    _print(command, list(map(asdict, rows)), command.name)
+    if all(row.present and row.sha256_ok for row in rows):
         return 0
     say(f"rrcluster data: {command.name} is incomplete; run `rrcluster data get {command.name}`.")
     return 1
@@ -150,7 +146,9 @@ def _named(command: DataCommand) -> str:
 
 def _print(command: DataCommand, rows: list[dict[str, Any]], title: str) -> None:
     if command.json:
-        sys.stdout.write(json.dumps(rows, indent=2, default=str) + "\n")
+        print_json(
+            [{name: str(value) if isinstance(value, Path) else value for name, value in row.items()} for row in rows]
+        )
         return
     from rich import box
     from rich.table import Table

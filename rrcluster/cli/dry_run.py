@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from rrcluster.cli.terminal import print_json, say
-from rrcluster.methods import Tools
 from rrcluster.mixed.questionnaire import Questionnaire
 from rrcluster.mixed.questions import Form
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import describe_participation
 from rrcluster.report.values import field_text
-from rrcluster.runs.advise import outlook, questions_outlook
+from rrcluster.runs.advise import noise_warnings, outlook
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.experiment import Experiment, make_experiment
 from rrcluster.runs.run import MakeExperiment
@@ -46,9 +45,8 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))
     clip, last = config.privacy.update_clip, config.server.average_last
-    form = experiment.method.form(experiment.model)
-    seen = outlook(plan, update_clip=clip, average_last=last) if plan.private and form is None else None
-    said = [] if form is None or not plan.private else [questions_outlook(form, plan)]
+    learns = plan.private and experiment.method.form(experiment.model) is None
+    seen = outlook(plan, update_clip=clip, average_last=last) if learns else None
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
@@ -71,7 +69,7 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "seconds_per_round": round(seconds, 3),
         "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "warnings": list(filter(None, said)) if seen is None else list(seen.warnings),
+        "warnings": list(noise_warnings(experiment)),
     }
 
 
@@ -94,24 +92,27 @@ def _one_round(experiment: Experiment) -> float:
     """Seconds for one cohort of the expected size, the second of two."""
     if (form := experiment.method.form(experiment.model)) is not None:
         return _one_question(experiment, form)
-    size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
-    clients = np.arange(size)
+    clients = np.arange(_cohort_size(experiment))
     models = experiment.method.init(
         experiment.model, num_clusters=experiment.plan.mechanism.num_clusters, rng=experiment.streams("init")
     )
-    tools = Tools(experiment.split, experiment.engine, experiment.local, key=(0, 0))
+    tools, memory = experiment.hosts.host.side.tools, ClientMemory(experiment.method.memory_width(experiment.model))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        cohort = ClientMemory(experiment.method.memory_width(experiment.model)).recall(experiment.data.cohort(clients))
+        cohort = memory.recall(experiment.data.cohort(clients))
         choices = experiment.method.scores(models, cohort, tools=tools).argmin(axis=1)
         experiment.method.local(models, cohort, choices, tools=tools)
     return time.perf_counter() - began
 
 
+def _cohort_size(experiment: Experiment) -> int:
+    return min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
+
+
 def _one_question(experiment: Experiment, form: Form) -> float:
     """Seconds for the answers of one cohort in the second training, at facts made of zeros."""
-    size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
+    size = _cohort_size(experiment)
     first = experiment.first_state
     state, nothing = Questionnaire.of(form, {} if first is None else first.learnt), np.zeros(form.width)
     for t in range(form.ends[-3]):

@@ -8,6 +8,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, say, say_warnings, waiting
 from rrcluster.errors import ConfigError
+from rrcluster.runs.config import check_outside_runs
 from rrcluster.settings import ColumnSettings
 
 
@@ -45,8 +46,6 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(
             "predict needs a run, rows and a table to write: predict RUN --data rows.csv --out scores.csv."
         )
-    from rrcluster.runs.config import check_outside_runs
-
     check_outside_runs(command.out)
     with say_warnings(), waiting("Importing PyTorch, loading models and rows"):
         from rrcluster.data.table_files import check_columns, table_names

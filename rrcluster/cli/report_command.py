@@ -21,16 +21,12 @@ class ReportCommand:
     rrcluster report runs/my-run
 
     rrcluster report runs/demo runs/other --out comparison
-
-    rrcluster report runs/demo --figures paper/figures
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders."""
     out: Path | None = None
     """Folder to write to; default: the given folder, or the common parent of several."""
-    figures: Path | None = None
-    """Write only the figures, as PDF and PNG, to this folder: no page, no tables."""
     json: bool = False
     """Print the table as JSON on stdout."""
     table_only: bool = False
@@ -47,12 +43,8 @@ def main(arguments: list[str]) -> int:
     if command.table_only:
         show_table(command.runs, as_json=command.json)
         return 0
-    from rrcluster.report import make_figures, make_report
+    from rrcluster.report import make_report
 
-    if command.figures is not None:
-        for path in make_figures(command.runs, command.figures):
-            say(str(path))
-        return 0
     report = make_report(command.runs, command.out)
     show_table(command.runs, as_json=command.json)
     say(f"Page: {report.page}")

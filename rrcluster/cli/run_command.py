@@ -15,9 +15,9 @@ from rrcluster.cli.terminal import HELP, parse, print_json, read_yaml, say, say_
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.processes import cluster_executor, refuse_secure
-from rrcluster.runs.config import RunConfig, from_flat
-from rrcluster.settings import PrivacySettings, data_label, without_removed
-from rrcluster.storage import read_json_lines, read_mapping, read_tensors
+from rrcluster.runs.config import RunConfig, from_flat, read_settings, refuse_a_second_run, seeds_folder
+from rrcluster.settings import PrivacySettings, data_label
+from rrcluster.storage import read_tensors
 
 if TYPE_CHECKING:
     from rrcluster.runs.experiment import Experiment
@@ -115,8 +115,8 @@ def update(arguments: list[str]) -> int:
         together = None if experiment.start is None else experiment.start.epsilon_with(plan)
         if most is not None and plan.private and (together is None or together > most):
             raise PrivacyError(
-                f"all trainings would cost epsilon = {epsilon_text(together)} together, more than lifetime_epsilon = "
-                f"{most:g}; lower --epsilon, or end here."
+                f"this training and those that {first} began with would cost epsilon = {epsilon_text(together)} "
+                f"together, more than lifetime_epsilon = {most:g}; lower --epsilon, or end here."
             )
         return experiment
 
@@ -125,11 +125,10 @@ def update(arguments: list[str]) -> int:
 
 def _finished(run: Path) -> RunConfig:
     """The settings of a finished run."""
-    if not (run / "config.yaml").exists():
-        raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")
+    config = from_flat(read_settings(run), source=str(run))
     if not (run / "models.safetensors").exists():
         raise RunFolderError(f"{run}: the run has not finished; continue it with `rrcluster run --resume {run}`.")
-    return from_flat(without_removed(read_mapping(run / "config.yaml")), source=str(run / "config.yaml"))
+    return config
 
 
 def _going_on(earlier: RunConfig, run: Path) -> RunConfig:
@@ -166,7 +165,6 @@ def main(arguments: list[str]) -> int:
 def _check_first(command: RunCommand) -> None:
     """Refuse what can be refused without torch, which takes seconds to import."""
     from rrcluster.privacy.plan import check_budget
-    from rrcluster.runs.config import refuse_a_second_run
 
     config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
     if command.cluster is not None:
@@ -222,7 +220,8 @@ def read_command(arguments: list[str]) -> RunCommand:
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
-    if command.resume is not None and _without_data(command.config) != RunConfig():
+    nothing, data = RunConfig(), command.config.data
+    if command.resume is not None and replace(command.config, data=replace(data, data=nothing.data.data)) != nothing:
         raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
@@ -246,20 +245,13 @@ def _checked(asked: RunConfig) -> RunConfig:
     return config
 
 
-def _without_data(config: RunConfig) -> RunConfig:
-    return replace(config, data=replace(config.data, data=RunConfig().data.data))
-
-
 def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> Iterator[Path]:
     """The folders of the runs, each when it has finished; `followed` gets each when it begins."""
-    from rrcluster.runs.config import seeds_folder
     from rrcluster.runs.experiment import with_objects
     from rrcluster.runs.run import resume, start, start_or_resume
 
     config = command.config
     if command.resume is not None:
-        if not (command.resume / "config.yaml").exists():
-            raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
         if command.config.data.from_file:  # it has moved
             make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
@@ -280,11 +272,13 @@ def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> 
 
 def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Path:
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
+    from rrcluster.runs.advise import noise_warnings
     from rrcluster.runs.progress import watch
 
     followed.append(running.folder.path)
     if running.state is None and not command.json:
-        _warn_of_noise(running.experiment)
+        for warning in noise_warnings(running.experiment):  # as --dry-run does
+            say(warning)
     try:
         watch(running, progress=not (command.quiet or command.json))
     except KeyboardInterrupt:
@@ -295,20 +289,6 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
     if done < planned:
         say(f"The budget was spent after {done} of {planned} rounds; the models are those of round {done}.")
     return running.folder.path
-
-
-def _warn_of_noise(experiment: "Experiment") -> None:
-    """Say before a run, as --dry-run does, that its noise leaves little to learn."""
-    from rrcluster.runs.advise import outlook, questions_outlook
-
-    plan, config, form = experiment.plan, experiment.config, experiment.method.form(experiment.model)
-    if form is not None:
-        if plan.private and (text := questions_outlook(form, plan)):
-            say(text)
-    elif plan.private:
-        clip, last = config.privacy.update_clip, config.server.average_last
-        for warning in outlook(plan, update_clip=clip, average_last=last).warnings:
-            say(warning)
 
 
 def _show(command: RunCommand, folders: list[Path]) -> None:
@@ -343,7 +323,6 @@ def _say_remarks(folder: Path) -> None:
 def _answer(folder: Path) -> dict[str, Any]:
     from rrcluster.report.folders import read_run
 
-    answer = {"folder": str(folder), **read_run(folder).summary}
-    diagnostics = folder / "diagnostics.jsonl"
-    judged = read_json_lines(diagnostics, damaged="stop") if diagnostics.exists() else []
-    return answer | {"diagnostic_not_private": judged[-1]} if judged else answer
+    run = read_run(folder)
+    judged = {"diagnostic_not_private": run.final.written} if run.final else {}
+    return {"folder": str(folder), **run.summary, **judged}

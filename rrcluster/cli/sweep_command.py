@@ -12,7 +12,6 @@ from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import refuse_a_second_run
-from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
     from rrcluster.runs.sweep import Grid, Outcome
@@ -58,7 +57,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 where a combination was refused or failed."""
-    from rrcluster.runs.sweep import read_grid
+    from rrcluster.runs.sweep import check_own_data, read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -71,13 +70,13 @@ def main(arguments: list[str]) -> int:
     grid = read_grid(settings, source=file, out=Path("runs") / name)
     if command.private_select and (command.cluster or command.shard):
         raise ConfigError("--private-select chooses in one process; leave --cluster and --shard out.")
+    check_own_data(grid, source=file)
     if command.private_select:
-        _check_own_data(grid, file)
         return _select(grid, command)
     _refuse_selection_flags(command)
     if (grid.out / "config.yaml").exists():
         raise RunFolderError(f"{grid.out} is the folder of a single run; choose another folder with --out.")
-    return _sweep(grid, command, file)
+    return _sweep(grid, command)
 
 
 def _refuse_selection_flags(command: SweepCommand) -> None:
@@ -88,10 +87,9 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
             raise ConfigError(f"{flag} only applies with --private-select; add that flag, or remove {flag}.")
 
 
-def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
+def _sweep(grid: "Grid", command: SweepCommand) -> int:
     from rrcluster.runs.sweep import jobs, sweep_steps
 
-    _check_own_data(grid, file)
     place, shards = _shard(command.shard)
     with ExitStack() as stack:
         executor = None
@@ -112,24 +110,14 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(place) - 1, int(shards)
 
 
-def _check_own_data(grid: "Grid", file: str) -> None:
-    from rrcluster.settings import names_file
-
-    if any(names_file(str(cell.settings.get("data", ""))) for cell in grid.cells):
-        from rrcluster.runs.sweep import check_own_data
-
-        check_own_data(grid, source=file)
-
-
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
     """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
-    from rrcluster.report.tables import to_csv, to_dict, to_latex, to_markdown
+    from rrcluster.report.tables import to_dict, write_table
     from rrcluster.runs.sweep import DIVERGED, FINISHED, describe
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
     if table is not None and command.shard is None:  # a part of the runs is no table of the sweep
-        for kind, form in {"csv": to_csv, "tex": to_latex, "md": to_markdown}.items():
-            write_file(grid.out / f"table.{kind}", form(table))
+        write_table(table, grid.out)
     if command.json:
         answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
         print_json(answer)

@@ -4,16 +4,18 @@ A mistake in a flag is reported on the first line, with the way out.
 """
 
 import contextlib
+import inspect
 import io
 import logging
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 
@@ -34,17 +36,18 @@ HELP = ("-h", "--help", "--help-all")
 def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
     """`default` with the given flags changed; `--help` prints and exits 0; a mistake raises ConfigError."""
     _refuse_removed(arguments)
-    captured = io.StringIO()
-    shown: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if (short := _USUAL.get(prog)) and {"-h", "--help"} & set(arguments):
-        shown = _only(short.split(), prog)
+    captured, about = io.StringIO(), inspect.getdoc(default) or ""
+    if (usual := _USUAL.get(prog)) and {"-h", "--help"} & set(arguments):
+        default = _with_usual_options(default, usual.split())
+        about += f"\n\nThe usual options are below; `{prog} --help-all` lists all of them."
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     try:
-        with contextlib.redirect_stderr(captured), shown:
+        with contextlib.redirect_stderr(captured):
             return tyro.cli(
                 type(default),
                 args=list(arguments),
                 prog=prog,
+                description=about,
                 default=default,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
             )
@@ -54,49 +57,30 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
         raise ConfigError(_one_line(captured.getvalue(), prog)) from None
 
 
-_USUAL = {  # what --help shows; --help-all shows the others too
-    "rrcluster run": "--data --client-column --target-column --regression --classes --clients --epsilon --delta "
-    "--clusters --secure --out --resume --dry-run --json",
-    "rrcluster update": "--data --epsilon --lifetime-epsilon --delta --clients --classes --private-evaluation --out "
-    "--dry-run",
-    "rrcluster assign": "--data --client-column --target-column --classes --clients --out --json",
-    "rrcluster account": "--epsilon --delta --noise-multiplier --mechanism --participation --sample-rate --rounds "
-    "--clients --clusters --json",
-    "rrcluster advise": "--epsilon --delta --clients --clusters --parameters --ratio --sample-rate --rounds --json",
+_USUAL = {  # fields of settings that --help shows; --help-all shows the others too
+    "rrcluster run": "data client target regression classes num_clients epsilon delta num_clusters secure out "
+    "dry_run json",
+    "rrcluster update": "data epsilon lifetime_epsilon delta num_clients classes private_evaluation out dry_run",
+    "rrcluster assign": "data client target classes num_clients out json",
+    "rrcluster account": "epsilon delta noise_multiplier mechanism participation sample_rate num_rounds num_clients "
+    "num_clusters runs json",
+    "rrcluster advise": "epsilon delta num_clients num_clusters num_coordinates ratio sample_rate num_rounds json",
 }
 
 
-@contextlib.contextmanager
-def _only(usual: list[str], prog: str) -> Iterator[None]:
-    """Print of the full help what is written in here: the introduction, and these options."""
-    whole, width = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "80"  # one column of options
-    try:
-        with contextlib.redirect_stdout(whole):
-            yield
-    finally:
-        os.environ.pop("COLUMNS")
-        os.environ |= {} if width is None else {"COLUMNS": width}
-        sys.stdout.write(_shortened(whole.getvalue(), usual, prog))
-
-
-def _shortened(text: str, usual: list[str], prog: str) -> str:
-    """A help text with these options alone; as it is where it is none."""
-    lines = [line.strip("│|") for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
-    head = next((at for at, line in enumerate(lines) if "options" in line and not line.startswith("usage")), None)
-    if head is None:
-        return text
-    blocks: list[list[str]] = []
-    for line in lines[head:]:
-        if re.match(r" *--?\w", line):
-            blocks.append([line.rstrip()])
-        elif blocks and line.startswith(" " * 6):
-            blocks[-1].append(line.rstrip())
-    named = [re.findall(r"--[a-z-]+", re.split(r"(?<=\S)  +", block[0])[0]) for block in blocks]
-    shown = [block for block, names in zip(blocks, named, strict=True) if set(usual) & set(names)]
-    options = re.sub(r"\s*\(default: (None)?\)", "", "\n".join(line for block in shown for line in block if line))
-    more = f"  {len(blocks) - len(shown) - 1} more options: {prog} --help-all"
-    return "\n".join([*lines[:head], options, "", more, ""])
+def _with_usual_options(settings: Any, usual: Collection[str]) -> Any:
+    """The same settings, of a type whose help leaves out all options but the usual ones."""
+    hints, parts = get_type_hints(type(settings), include_extras=True), []
+    for part in fields(settings):
+        value, hint = getattr(settings, part.name), hints[part.name]
+        if is_dataclass(value):
+            value = _with_usual_options(value, usual)
+            hint = type(value)
+        elif part.name not in usual:
+            hint = Annotated[hint, tyro.conf.Suppress]
+        parts.append((part.name, hint, field(default=value)))
+    kind = type(settings)
+    return make_dataclass(kind.__name__, parts, bases=(kind,), frozen=True, namespace={"__doc__": ""})()
 
 
 def _refuse_removed(arguments: Sequence[str]) -> None:
@@ -234,15 +218,14 @@ def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool
     from rrcluster.runs.sweep import Outcome, in_order
 
     outcomes: list[Outcome] = []
-    with SweepView(jobs, hidden=hidden) as view:
-        try:
+    try:
+        with SweepView(jobs, hidden=hidden) as view:
             for step in steps:
                 view.update(step)
                 outcomes += [step] if isinstance(step, Outcome) else []
-        except KeyboardInterrupt:
-            view.stop()
-            say("Interrupted. Run the same command again to resume.")
-            raise SystemExit(130) from None
+    except KeyboardInterrupt:
+        say("Interrupted. Run the same command again to resume.")
+        raise SystemExit(130) from None
     return in_order(outcomes, jobs)
 
 

@@ -12,7 +12,7 @@ from rrcluster.errors import RunFolderError
 from rrcluster.report.figures import draw_figures, save_figures
 from rrcluster.report.folders import find_runs
 from rrcluster.report.page import render_page
-from rrcluster.report.tables import TextTable, results_table, to_csv, to_latex, to_markdown
+from rrcluster.report.tables import TextTable, results_table, write_table
 from rrcluster.storage import explain_write, make_folders, make_subfolder, write_file
 
 AnyPath = str | os.PathLike[str]
@@ -31,6 +31,9 @@ class Report:
 def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) -> Report:
     """Write report.html, figures/, table.csv, table.tex and table.md from the runs at `paths`.
 
+    Names of figures start with accuracy (convergence), privacy-utility, worst-decile and clustering (over epsilon),
+    min-cluster-size (over B), confusion or sizes.
+
     `out` defaults to the given folder, or to the common parent of several. Raises `RunFolderError` for folders without
     readable runs and `ConfigError` without matplotlib.
     """
@@ -39,30 +42,16 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
     folder = _default_folder(given) if out is None else Path(out)
     table = results_table(groups)
     drawings = draw_figures(groups)
+    with explain_write(folder):
+        make_folders(folder)
+        subfolder = make_subfolder(folder / "figures")
     page = render_page(groups, table=table, drawings=drawings, out=folder)
-    forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
     return Report(
-        figures=save_figures(drawings, _figures(folder)),
-        tables=tuple(write_file(folder / f"table.{kind}", form(table)) for kind, form in forms.items()),
+        figures=save_figures(drawings, subfolder),
+        tables=write_table(table, folder),
         page=write_file(folder / "report.html", page),
         table=table,
     )
-
-
-def make_figures(paths: AnyPath | Iterable[AnyPath], out: AnyPath) -> tuple[Path, ...]:
-    """Write every figure that the runs at `paths` have values for into the folder `out`, each as PNG and PDF.
-
-    Their names start with accuracy (convergence), privacy-utility, worst-decile and clustering (over epsilon),
-    min-cluster-size (over B), confusion, rebalanced or sizes. Errors as `make_report`.
-    """
-    given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
-    return save_figures(draw_figures(find_runs(given)), Path(out))
-
-
-def _figures(folder: Path) -> Path:
-    with explain_write(folder):
-        make_folders(folder)
-        return make_subfolder(folder / "figures")
 
 
 def _default_folder(given: list[Path]) -> Path:

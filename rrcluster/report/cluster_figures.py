@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rrcluster.report.drawing import (
@@ -12,6 +13,7 @@ from rrcluster.report.drawing import (
     TONES,
     Drawing,
     draw,
+    draw_pages,
     legend,
     level,
     set_title,
@@ -22,7 +24,6 @@ from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
 from rrcluster.report.values import expected_cohort, least_size, number
 
-CONFUSION_PANELS = 4  # of one figure; more methods get more figures
 _ACROSS = 2
 _MOST = 12  # clusters or groups; larger tables are not legible in a column
 _DARKEST = 0.6  # so that ink stays legible on it, in light and in dark
@@ -36,9 +37,7 @@ def draw_confusion(groups: Sequence[RunGroup]) -> list[Drawing]:
         for label, group in zip(group_labels(shown), shown, strict=True)
         if (table := _last(group)) and 1 < len(table) <= _MOST and len(table[0]) <= _MOST
     ]
-    which = (" The first seed of each method." if any(len(group.runs) > 1 for group in shown) else "") + note
-    pages = [panels[first : first + CONFUSION_PANELS] for first in range(0, len(panels), CONFUSION_PANELS)]
-    return [draw_tables(page, f"confusion-{at}" if at > 1 else "confusion", which) for at, page in enumerate(pages, 1)]
+    return draw_pages("confusion", panels, partial(draw_tables, which=note))
 
 
 def matched(table: Confusion) -> dict[int, int]:
@@ -112,103 +111,61 @@ def _paint_table(axes: Any, label: str, table: Confusion) -> None:
     set_title(axes, label, fontsize=7)
 
 
-PANELS = 4  # of one figure; more methods get more figures
-
 Named = Sequence[tuple[str, Run]]
 
 
 def draw_sizes(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """Natural sizes as released, one panel per method."""
+    """Sizes as released, one panel per method; beside them what sums are divided by, where a method rebalances."""
     shown, note = one_each(groups)
-    panels = [(label, run) for label, run in _first_runs(shown) if any(entry.sizes for entry in run.rounds)]
-    which = _which(shown) + note
-    return [draw_natural(page, _numbered("sizes", at), which) for at, page in enumerate(_pages(panels), 1)]
-
-
-def draw_rebalanced(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """For methods that rebalance: released sizes before it, and the denominators of the clusters after it."""
-    shown, note = one_each(groups)
-    panels = [
-        (label, run)
-        for label, run in _first_runs(shown)
-        if least_size(run.config) and any(entry.denominators for entry in run.rounds)
-    ]
-    which = _which(shown) + note
-    return [_rebalanced(page, _numbered("rebalanced", at), which) for at, page in enumerate(_pages(panels), 1)]
-
-
-def _first_runs(groups: Sequence[RunGroup]) -> Named:
-    return [(label, group.first) for label, group in zip(group_labels(groups), groups, strict=True)]
-
-
-def _pages(panels: Named) -> list[Named]:
-    return [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
-
-
-def _numbered(name: str, at: int) -> str:
-    return f"{name}-{at}" if at > 1 else name
-
-
-def _which(groups: Sequence[RunGroup]) -> str:
-    return " The first seed of each method." if any(len(group.runs) > 1 for group in groups) else ""
+    labelled = zip(group_labels(shown), shown, strict=True)
+    panels = [(label, group.first) for label, group in labelled if any(entry.sizes for entry in group.first.rounds)]
+    return draw_pages("sizes", panels, partial(draw_natural, which=note))
 
 
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:
-    """Released sizes over rounds, one panel per named run; `which` ends the caption."""
+    """Released sizes over rounds, one panel per named run, those that rebalance last; `which` ends the caption."""
+    panels = sorted(panels, key=lambda panel: _rebalances(panel[1]))
     what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
-    private = any(run.private for _, run in panels)
-    noise = " Noise can make a size negative; it is shown as released." if private else ""
-    methods = "; ".join(f"{label}: {run.num_clusters} clusters" for label, run in panels)
+    noise = " Noise can make a size negative; it is shown as released." if any(run.private for _, run in panels) else ""
+    beside = any(_rebalances(run) for _, run in panels)
+    after = " Right: the size by which a cluster's sum is divided after it, at least B or the floor." if beside else ""
+    methods = "; ".join(f"{label}: {run.num_clusters} clusters{_ends(run)}" for label, run in panels)
     return draw(
         name,
-        lambda figure: _paint_natural(figure, panels),
-        height=0.95 + 1.25 * len(panels),
-        caption=f"{what}{noise}{which}",
+        lambda figure: _paint_sizes(figure, panels, beside=beside),
+        height=0.95 + 1.3 * len(panels),
+        caption=f"{what}{noise}{after}{which}",
         alt=f"Line charts of released cluster sizes over rounds. {methods}.",
     )
 
 
-def _paint_natural(figure: Any, panels: Named) -> None:
-    column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (label, run) in zip(column, panels, strict=True):
-        _paint_lines(axes, run, "sizes")
-        set_title(axes, label if run.private else f"{label} (exact, not private)")
-        axes.set_ylabel("clients")
-    column[-1].set_xlabel("round")
-    whole_numbers(column[-1])
-    legend(figure, *column, columns=3)
-
-
-def _rebalanced(panels: Named, name: str, which: str) -> Drawing:
-    ends = "; ".join(f"{label}: {_ends(run)}" for label, run in panels)
-    return draw(
-        name,
-        lambda figure: _paint_rebalanced(figure, panels),
-        height=1.05 + 1.35 * len(panels),
-        caption=(
-            "Cluster sizes without and with rebalancing. Left: released sizes by the clients' own choice. Right: the "
-            f"size by which each cluster's sum is divided after it, never less than B or the floor.{which}"
-        ),
-        alt=f"Line charts of cluster sizes before and after rebalancing. Last round, smallest cluster: {ends}.",
-    )
+def _rebalances(run: Run) -> bool:
+    return least_size(run.config) > 0 and any(entry.denominators for entry in run.rounds)
 
 
 def _ends(run: Run) -> str:
+    """The smallest cluster of the last round, before and after rebalancing."""
+    if not _rebalances(run):
+        return ""
     last = next(entry for entry in reversed(run.rounds) if entry.denominators)
     before, after = (
         min((x for x in values if not math.isnan(x)), default=math.nan) for values in (last.sizes, last.denominators)
     )
-    return f"{before:.0f} before, {after:.0f} after"
+    return f", the smallest {before:.0f} before, {after:.0f} after rebalancing"
 
 
-def _paint_rebalanced(figure: Any, panels: Named) -> None:
-    rows = figure.subplots(len(panels), 2, sharex=True, sharey="row", squeeze=False)
-    for (left, right), (label, run) in zip(rows, panels, strict=True):
+def _paint_sizes(figure: Any, panels: Named, *, beside: bool) -> None:
+    rows = figure.subplots(len(panels), 2 if beside else 1, sharex=True, sharey="row", squeeze=False)
+    for (left, *right), (label, run) in zip(rows, panels, strict=True):
         _paint_lines(left, run, "sizes")
-        _paint_lines(right, run, "denominators")
-        set_title(left, label)
-        set_title(right, "after rebalancing", fontstyle="italic")
+        set_title(left, label if run.private else f"{label} (exact, not private)")
         left.set_ylabel("clients")
+        for axes in right:
+            if _rebalances(run):
+                _paint_lines(axes, run, "denominators")
+                set_title(axes, "after rebalancing", fontstyle="italic")
+            else:
+                axes.set_axis_off()
     for axes in rows[-1]:
         axes.set_xlabel("round")
         whole_numbers(axes)

@@ -7,6 +7,7 @@ bundle.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from rrcluster.report.drawing import (
@@ -15,6 +16,7 @@ from rrcluster.report.drawing import (
     Drawing,
     band,
     draw,
+    draw_pages,
     legend,
     legend_height,
     level,
@@ -136,18 +138,10 @@ def epsilon_axis(column: Any, places: Sequence[float], labels: Sequence[str]) ->
         axes.minorticks_off()
 
 
-PANELS = 4  # of one figure; more panels make more figures
-
-
 def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
     """Convergence: mean accuracy over rounds, with bands over seeds."""
     panels = [panel for panel in accuracy_panels(groups) if panel.curves]
-    pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
-    level = constant_level(groups)
-    return [
-        draw_rounds(page, f"accuracy-{number}" if number > 1 else "accuracy", level=level)
-        for number, page in enumerate(pages, 1)
-    ]
+    return draw_pages("accuracy", panels, partial(draw_rounds, level=constant_level(groups)))
 
 
 def draw_rounds(

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rrcluster.errors import ConfigError, install_extra
 from rrcluster.report.values import Estimate
@@ -28,7 +28,10 @@ _LINE = 0.125  # inches of a line of text
 _FONT = "DejaVuSans"  # how ids of letters begin: the font of figures.mplstyle
 _HIGHEST = 30.0  # inches of a figure
 BUNDLE = "other methods"  # lines of a panel that are drawn faint
+PANELS = 4  # of one figure; more panels make more figures
 TITLE = "title"  # marks the texts that `draw` breaks into lines where there is no room for one
+
+Panel = TypeVar("Panel")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,14 @@ def draw(
         pdf = _render(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
         svg = _render(figure, "svg", {"Date": None}, transparent=True).decode("utf-8")
     return Drawing(name, caption, alt, _inline(svg, name), png, pdf)
+
+
+def draw_pages(
+    name: str, panels: Sequence[Panel], draw_page: Callable[[Sequence[Panel], str], Drawing]
+) -> list[Drawing]:
+    """As many figures as panels need, under the names `name`, `name`-2, ..."""
+    pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
+    return [draw_page(page, name if at == 1 else f"{name}-{at}") for at, page in enumerate(pages, 1)]
 
 
 def share_glyphs(drawings: Iterable[Drawing]) -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rrcluster.report.cluster_figures import draw_confusion, draw_rebalanced, draw_sizes
+from rrcluster.report.cluster_figures import draw_confusion, draw_sizes
 from rrcluster.report.curves import (
     Curve,
     CurvePanel,
@@ -58,7 +58,11 @@ _TICK_WIDTH = 26  # characters of a method's name beside an axis
 def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> list[Drawing]:
     """A diagnostic over epsilon, one series per method with bands over seeds; no figure for a single epsilon."""
     panels = {title: _measured(epsilon_series(part), name) for title, part in arenas(groups).items()}
-    panels = {title: series for title, series in panels.items() if any(_num_private(entry) > 1 for entry in series)}
+    panels = {
+        title: series
+        for title, series in panels.items()
+        if any(sum(map(math.isfinite, entry.places)) > 1 for entry in series)
+    }
     if not panels:
         return []
     looks, every = method_looks(groups), [entry for series in panels.values() for entry in series]
@@ -66,15 +70,8 @@ def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> 
     level = constant_level(groups) if name == "accuracy" else None
     if not near_level(level, (value for entry in every for value in entry.points(name)[1])):
         level = None
-    return [
-        draw(
-            called,
-            lambda figure: _paint_over_epsilon(figure, panels, curves, name, level),
-            height=panels_height(curves),
-            caption=f"{WHAT[name].capitalize()} over epsilon ({DIAGNOSTIC}).{bands_note(curves)}{_also(every)}",
-            alt=f"Line chart of {WHAT[name]} over epsilon, {DIAGNOSTIC}: {_ends(every, name, 'epsilon')}.",
-        )
-    ]
+    paint = partial(_paint_over_epsilon, panels=panels, curves=curves, name=name, level=level)
+    return [_drawn_over(called, f"{WHAT[name].capitalize()} over epsilon", curves, every, name, "epsilon", paint)]
 
 
 def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
@@ -84,28 +81,36 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
     panels = {title: series for title, series in panels.items() if series}
     if not panels:
         return []
-    entries = [entry for series in panels.values() for entry in series]
-    configs = [{**entry.groups[0].first.config, "min_cluster_size": 0} for entry in entries]
+    every = [entry for series in panels.values() for entry in series]
+    configs = [{**entry.groups[0].first.config, "min_cluster_size": 0} for entry in every]
     looks = distinct_looks([base_look(config) for config in configs])
-    labels = [entry.label for entry in entries]
-    curves = _curve_panels(panels, "accuracy", dict(zip(labels, looks, strict=True)))
+    curves = _curve_panels(panels, "accuracy", dict(zip((entry.label for entry in every), looks, strict=True)))
 
     def paint(figure: Any) -> None:
         column = paint_panels(figure, curves, xlabel="least cluster size B", ylabel="accuracy (%)", sharey=False)
-        column[-1].set_xticks(sorted({at for entry in entries for at in entry.places}))
+        column[-1].set_xticks(sorted({at for entry in every for at in entry.places}))
 
-    return [
-        draw(
-            "min-cluster-size",
-            paint,
-            height=panels_height(curves),
-            caption=(
-                f"Accuracy over the least cluster size B ({DIAGNOSTIC}); B = 0 moves no clients."
-                f"{bands_note(curves)}{_also(entries)}"
-            ),
-            alt=f"Line chart of accuracy over B, {DIAGNOSTIC}: {_ends(entries, 'accuracy', 'B')}.",
-        )
-    ]
+    title = "Accuracy over the least cluster size B, where B = 0 moves no clients"
+    return [_drawn_over("min-cluster-size", title, curves, every, "accuracy", "B", paint)]
+
+
+def _drawn_over(
+    called: str,
+    title: str,
+    curves: Sequence[CurvePanel],
+    series: Sequence[Series],
+    name: str,
+    axis: str,
+    paint: Callable[[Any], None],
+) -> Drawing:
+    """A diagnostic over epsilon or B, as `paint` fills the figure."""
+    return draw(
+        called,
+        paint,
+        height=panels_height(curves),
+        caption=f"{title} ({DIAGNOSTIC}).{bands_note(curves)}{_also(series)}",
+        alt=f"Line chart of {WHAT[name]} over {axis}, {DIAGNOSTIC}: {_ends(series, name, axis)}.",
+    )
 
 
 def draw_worst_decile(groups: Sequence[RunGroup]) -> list[Drawing]:
@@ -144,10 +149,6 @@ def _measured(series: Sequence[Series], name: str) -> list[Series]:
     return [entry for entry in series if entry.points(name)[0]]
 
 
-def _num_private(entry: Series) -> int:
-    return sum(math.isfinite(at) for at in entry.places)
-
-
 def _curve_panels(panels: SeriesPanels, name: str, looks: Mapping[str, Look]) -> list[CurvePanel]:
     return [
         CurvePanel(title, tuple(_curve(entry, name, looks[entry.label]) for entry in series))
@@ -176,7 +177,7 @@ def _ends(series: Sequence[Series], name: str, axis: str) -> str:
 
 
 def _paint_over_epsilon(
-    figure: Any, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, level: float | None
+    figure: Any, *, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, level: float | None
 ) -> None:
     epsilons = sorted({at for series in panels.values() for entry in series for at in entry.places})
     private = [at for at in epsilons if math.isfinite(at)]
@@ -240,7 +241,6 @@ FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {
     "clustering": partial(draw_over_epsilon, name="clustering_accuracy", called="clustering"),
     "min-cluster-size": draw_over_size,
     "confusion": draw_confusion,
-    "rebalanced": draw_rebalanced,
     "sizes": draw_sizes,
 }
 

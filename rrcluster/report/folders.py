@@ -6,7 +6,7 @@ raw client data and are labelled with `DIAGNOSTIC` wherever they are shown.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ DESCRIPTION = "reproduction.json"  # in a folder of `rrcluster reproduce`
 
 Confusion = tuple[tuple[float, ...], ...]  # (k, groups) clients by chosen cluster and true group; empty where unknown
 
-OWN_OUTPUT = frozenset(
-    {"figures", "report.html", "table.csv", "table.tex", "table.md"}
-)  # files that a report writes beside runs
+OWN_OUTPUT = frozenset({"figures", "report.html", "table.csv", "table.tex", "table.md"})  # of a report beside runs
 
 
 class NoRunYet(RunFolderError):
@@ -45,19 +43,23 @@ class Diagnostic:
     """The quality of the models after one round, measured on raw client data: not private."""
 
     round_index: int
-    accuracy: float | None
-    loss: float | None
-    clustering_accuracy: float | None
-    worst_decile: float | None
     confusion: Confusion
-    seconds: float | None  # since the run was started or resumed
+    figures: Mapping[str, Mapping[str, float]]  # of the run and its references, by name
+    by_group: tuple[Mapping[str, float], ...]  # of each cluster its clients, and how they fare
+    verdict: str  # on them, in a sentence; empty where nothing is compared
+    written: Mapping[str, Any]  # the whole line of diagnostics.jsonl
+    accuracy: float | None = None
+    loss: float | None = None
+    clustering_accuracy: float | None = None
+    worst_decile: float | None = None
+    seconds: float | None = None  # since the run was started or resumed
     evaluated_clients: float | None = None  # None: the whole population
-    adjusted_rand: float | None = None  # from here on: missing in folders of older versions
+    adjusted_rand: float | None = None
     personalised_accuracy: float | None = None  # of the models that clients end up with, where it was measured
     clusters_alive: float | None = None  # clusters that at least one client chooses
-    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the run and its references, by name
-    by_group: tuple[Mapping[str, float], ...] = ()  # of each cluster its clients, and how they fare
-    verdict: str = ""  # on them, in a sentence; empty where nothing is compared
+
+
+_MEASURED = [part.name for part in fields(Diagnostic) if part.default is None]
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     cost, privacy = folder_cost(folder), read_mapping(folder / "privacy.json")
     if cost is not None:
         privacy |= {"epsilon": cost.epsilon}
-    summary = _optional_json(folder / "summary.json")
+    summary = read_mapping(folder / "summary.json") if (folder / "summary.json").exists() else {}
     return Run(
         path=folder,
         config=_with_init(read_mapping(folder / CONFIG), privacy),
@@ -271,10 +273,6 @@ def _subfolders(path: Path) -> list[Path]:
         raise RunFolderError(f"{path}: could not be read ({error.strerror}). Check its permissions.") from error
 
 
-def _optional_json(path: Path) -> Mapping[str, Any]:
-    return read_mapping(path) if path.exists() else {}
-
-
 def _lines(path: Path, *, optional: bool = True) -> list[dict[str, Any]]:
     """Before the first round there is no file."""
     return [] if optional and not path.exists() else read_json_lines(path, damaged="refuse")
@@ -300,20 +298,13 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
     compared = compared if isinstance(compared, dict) else {}
     groups = compared.get("by_group")
     return Diagnostic(
+        round_index=_index(entry, folder / "diagnostics.jsonl"),
+        confusion=_confusion(entry.get("confusion")),
         figures=_figures(compared.get("figures")),
         by_group=tuple(_figures(dict(enumerate(groups))).values()) if isinstance(groups, list) else (),
         verdict=str(compared.get("verdict", "")),
-        round_index=_index(entry, folder / "diagnostics.jsonl"),
-        accuracy=number(entry.get("accuracy")),
-        loss=number(entry.get("loss")),
-        clustering_accuracy=number(entry.get("clustering_accuracy")),
-        worst_decile=number(entry.get("worst_decile")),
-        confusion=_confusion(entry.get("confusion")),
-        seconds=number(entry.get("seconds")),
-        evaluated_clients=number(entry.get("evaluated_clients")),
-        adjusted_rand=number(entry.get("adjusted_rand")),
-        personalised_accuracy=number(entry.get("personalised_accuracy")),
-        clusters_alive=number(entry.get("clusters_alive")),
+        written=entry,
+        **{name: number(entry.get(name)) for name in _MEASURED},
     )
 
 

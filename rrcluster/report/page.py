@@ -7,33 +7,30 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.drawing import Drawing, share_glyphs
-from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.folders import CONFIG, DIAGNOSTIC, RunGroup
 from rrcluster.report.groups_section import groups_section
 from rrcluster.report.series import arenas, epsilon_series
-from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric, to_html
+from rrcluster.report.tables import TextTable, group_epsilon, group_labels, shared_settings, to_html
 from rrcluster.report.values import (
     NOT_METHOD,
-    NOTHING,
     again_text,
-    clear_best,
     dead_text,
     delta_text,
     differing,
     field_text,
     groups_text,
     number,
-    percent,
     start_text,
     value_text,
     words,
 )
-from rrcluster.settings import data_label
 from rrcluster.storage import printable
 
 _SOME_DEAD = (
@@ -107,80 +104,24 @@ def _counted(groups: Sequence[RunGroup]) -> str:
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
-    """The report in a few sentences."""
+    """What the report is about, what its epsilon covers, and what a survey found."""
     labels = group_labels(groups)
-    data, partition = _common(groups, "data"), _common(groups, "partition")
-    clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
     what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{named}"
-    where = f" on {data_label(str(data))}" if data else ""
-    where += f" ({partition})" if data and partition else ""
-    where += f", spread over {clients} clients" if clients else ""
-    where += f", for {rounds} rounds" if rounds else ""
-    parts = (f"This report shows {what}{where}.", _promise(groups), _winner(groups, labels), _surveys(groups, labels))
-    return " ".join(part for part in parts if part)
+    found = {groups_text(run.summary) for group in groups for run in group.runs}
+    survey = found.pop() if len(found) == 1 else ""  # else they disagree
+    return " ".join(filter(None, [f"This report shows {what}: {shared_settings(groups)}.", _promise(groups), survey]))
 
 
 def _promise(groups: Sequence[RunGroup]) -> str:
-    private = [group for group in groups if group.first.private]
+    private = sum(group.first.private for group in groups)
     if not private:
         return "No noise was added: nothing here is private."
-    pairs = _pairs(private)
-    deltas = {delta for _, delta in pairs}
-    if len(deltas) == 1:
-        spent = f"epsilon = {_range(epsilon for epsilon, _ in pairs)} at delta = {pairs[0][1]}"
-    else:
-        spent = " and ".join(f"epsilon = {epsilon} at delta = {delta}" for epsilon, delta in pairs)
-    who = "It adds" if len(groups) == 1 else "The private ones add" if len(private) < len(groups) else "All add"
+    who = "It adds" if len(groups) == 1 else "The private ones add" if private < len(groups) else "All add"
     return (
-        f"{who} noise for {spent}, which covers everything that one client contributes, "
-        "in all rounds together: the smaller epsilon, the less the published models can tell about any one client."
+        f"{who} noise for an epsilon that covers everything that one client contributes, in all rounds together: the "
+        "smaller epsilon, the less the published models can tell about any one client."
     )
-
-
-def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """The private method (or any, if none is private) with the highest accuracy, and whether the lead is clear.
-
-    Empty for runs on different data, whose accuracies say nothing about each other.
-    """
-    if len(arenas(groups)) > 1:
-        return ""
-    if groups[0].first.verdict:
-        return ""  # it says more
-    private = any(group.first.private for group in groups)
-    measured = [
-        (value, label)
-        for group, label in zip(groups, labels, strict=True)
-        if (value := metric(group, "accuracy")) is not None and group.first.private == private
-    ]
-    if not measured:
-        return ""
-    best = max((value for value, _ in measured), key=lambda value: value.mean)
-    if len(measured) == 1:
-        return f"Accuracy: {percent(best.mean)}% ({DIAGNOSTIC})."
-    first = [label for value, label in measured if percent(value.mean) == percent(best.mean)]  # as the table shows them
-    if best.half_width is None:
-        trust = "one seed, so small differences may be chance"
-    elif clear_best([value for value, _ in measured]) is not None:
-        trust = "its interval over seeds lies above all others"
-    else:
-        trust = "not clearly more than the others, given the spread over seeds"
-    among = " among the private methods" if private and any(not group.first.private for group in groups) else ""
-    return f"Highest accuracy{among}: {percent(best.mean)}% by {' and '.join(first)} ({trust}; {DIAGNOSTIC})."
-
-
-def _surveys(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """What surveys found: of each method whose runs agree, or of all methods together where they agree."""
-    found: dict[str, list[str]] = {}
-    for group, label in zip(groups, labels, strict=True):
-        texts = {groups_text(run.summary) for run in group.runs}
-        if len(texts) == 1 and (text := texts.pop()):
-            found.setdefault(text, []).append(label)
-    if len(found) == 1 and (len(groups) == 1 or max(map(len, found.values())) > 1):
-        return next(iter(found)) if len(groups) == 1 else next(iter(found)).replace("The", "Every", 1)
-    if sum(map(len, found.values())) > _NAMED:
-        return ""
-    return " ".join(f"{', '.join(names)}: {text[0].lower()}{text[1:]}" for text, names in found.items())
 
 
 def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
@@ -212,7 +153,8 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[st
             if run.exposed:
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
-                warned.setdefault(("warning", _unfinished(run)), []).append(label)
+                text = f"Not finished: a run is {run.status}; its epsilon is that of the whole plan."
+                warned.setdefault(("warning", text), []).append(label)
             empty = dead[run.path] and (some or dead[run.path])
             for text in (start_text(run.privacy.get("started_from")), again_text(run.summary), empty):
                 if text:
@@ -229,10 +171,6 @@ def _named_or_counted(names: Sequence[str], total: int) -> str:
     return ", ".join(different) if len(different) <= _NAMED else f"{len(different)} of {total} methods"
 
 
-def _unfinished(run: Run) -> str:
-    return f"Not finished: a run is {run.status}; its epsilon is that of the whole plan."
-
-
 def _strong(text: str) -> str:
     head, colon, rest = text.partition(":")
     return f"<strong>{html.escape(head + colon)}</strong>{html.escape(rest)}" if colon else html.escape(text)
@@ -244,12 +182,6 @@ def figure_html(drawing: Drawing, svg: str) -> str:
         f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{svg}</div>\n'
         f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"
     )
-
-
-def _common(groups: Sequence[RunGroup], name: str) -> str:
-    """A setting's value if all groups share it, else an empty text."""
-    values = {value_text(group.first.config.get(name)) for group in groups if name in group.first.config}
-    return values.pop() if len(values) == 1 else ""
 
 
 def _each(groups: Sequence[RunGroup], name: str) -> str:
@@ -274,7 +206,7 @@ def settings_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     shared = [name for name in dict.fromkeys(key for config in configs for key in config) if name not in NOT_METHOD]
     parts = []
     if different:
-        parts.append(_differences(groups, labels, different))
+        parts.append(to_html(_differences(groups, labels, different)))
     if same := [name for name in shared if name not in different]:
         items = "".join(_term(name, configs[0].get(name)) for name in same)
         title = "The same for all methods" if len(groups) > 1 else "All settings"
@@ -296,27 +228,24 @@ def reproduce_section(groups: Sequence[RunGroup], *, out: Path) -> str:
     )
 
 
-def _differences(groups: Sequence[RunGroup], labels: Sequence[str], names: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in labels)
-    rows = []
-    for name in names:
+def _differences(groups: Sequence[RunGroup], labels: Sequence[str], names: Sequence[str]) -> TextTable:
+    """Settings that differ, a column for each method; values other than the most frequent one are bold."""
+    rows, unusual = [], set()
+    for row, name in enumerate(names):
         values = [_setting(name, group.first.config.get(name)) for group in groups]
         usual, count = Counter(values).most_common(1)[0]
-        mark = count > 1 or len(values) == 2
-        cells = [_marked(value, stands_out=not mark or value != usual) for value in values]
-        rows.append(f'<tr><th scope="row">{html.escape(words(name))}</th>{"".join(cells)}</tr>')
-    return (
-        "<h3>Where the methods differ</h3>\n"
-        '<div class="scroll" role="region" tabindex="0" aria-label="Settings that differ">\n'
-        '<table aria-label="Settings that differ" class="fixed">\n'
-        f'<thead><tr><th scope="col">Setting</th>{head}</tr></thead>\n'
-        f"<tbody>\n{chr(10).join(rows)}\n</tbody>\n</table>\n</div>"
+        marked = count > 1 or len(values) == 2
+        unusual |= {(row, at) for at, value in enumerate(values, start=1) if not marked or value != usual}
+        rows.append((words(name), *values))
+    columns = ("Setting", *labels)
+    return TextTable(
+        "Where the methods differ",
+        columns,
+        tuple(rows),
+        "Bold: what is unusual here.",
+        bold=frozenset(unusual),
+        text_columns=frozenset(range(len(columns))),
     )
-
-
-def _marked(value: str, *, stands_out: bool) -> str:
-    text = html.escape(value)
-    return f"<td><mark>{text}</mark></td>" if stands_out else f"<td>{text}</td>"
 
 
 def _term(name: str, value: object) -> str:
@@ -339,17 +268,13 @@ def _command(group: RunGroup, out: Path) -> str:
     return shlex.join(["rrcluster", "run", config, *seeds, "--out", f"again/{name}"])
 
 
-_TITLES = {
+_TITLES = {  # of fields whose names do not say it
     "unit": "Unit of privacy",
-    "mechanism": "Mechanism",
-    "adjacency": "Adjacency",
-    "sampling": "Sampling",
     "released": "What is released",
-    "noise": "Noise",
     "event": "Accounted per round",
     "selection": "Private selection",
-    "started_from": "Started from",
     "participation": "Who takes part, and towards whom",
+    "accountants": "Epsilon by each accountant: upper bounds for the same releases",
     "bracket": "Bounds on epsilon, rounding included",
     "profile": "Other epsilons and deltas that hold as well",
     "risk": "Bounds on guesses: true positives at 1% and 5% false alarms, advantage",
@@ -358,14 +283,12 @@ _TITLES = {
     "num_rounds": "Rounds",
     "reserve_rounds": "Reserve for repeated rounds",
     "num_releases": "Releases covered",
-    "secure": "Secure",
     "num_clients": "Clients",
-    "notes": "Notes",
     "not_covered": "NOT covered",
     "artefacts": "Files of the run",
 }
-_FURTHER = ("participation", "bracket", "profile", "risk", "mu", "event", "recompute")  # folded away
-_ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountants", "risk_in_words"})  # in the claim
+_FURTHER = ("accountants", "participation", "bracket", "profile", "risk", "mu", "event", "recompute")  # folded away
+_ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "risk_in_words"})  # in the claim
 
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
@@ -374,12 +297,12 @@ def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     private = [(label, group.first.privacy) for label, group in named if group.first.private]
     parts = [_no_privacy([label for label, group in named if not group.first.private])]
     if private:
-        more = [to_html(_accountants(private)), _reasons(private), _fields(private, _FURTHER)]
+        by_field = [entry for _, entry in private]
         parts += [
             _claim(private),
-            _fields(private, [key for key in _known(private) if key not in _FURTHER]),
+            _fields(private, [key for key in dict.fromkeys(chain(*by_field)) if key not in _FURTHER]),
             "<details><summary>Other bounds for the same releases: accountants, deltas, observers</summary>",
-            *more,
+            _fields(private, _FURTHER),
             "</details>",
         ]
     return "\n".join(part for part in parts if part)
@@ -435,54 +358,6 @@ def _towards(statement: Mapping[str, Any]) -> str:
         if isinstance(observer, Mapping) and (observer.get("neighbours"), observer.get("epsilon")) == stated:
             return f" Towards: {value_text(observer.get('who'))}."
     return ""
-
-
-def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> TextTable:
-    """One row per method, or per group of methods with equal values, and one column per accountant."""
-    columns = list(dict.fromkeys(str(row.get("accountant")) for _, entry in private for row in _rows(entry)))
-    rows = []
-    for names, cells in _merged([(label, _accountant_cells(entry, columns)) for label, entry in private]):
-        everyone = len(names) == len(private) > 1
-        rows.append(("All private methods" if everyone else ", ".join(names), *cells))
-    return TextTable(
-        title="Epsilon by each accountant",
-        columns=("Method", *columns),
-        rows=tuple(rows),
-        note="Each is an upper bound for the same releases, rounded up; the smallest valid one may be quoted.",
-    )
-
-
-def _accountant_cells(statement: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-    by_name = {str(row.get("accountant")): row for row in _rows(statement)}
-    cells = []
-    for column in columns:
-        row = by_name.get(column)
-        value = number(row.get("epsilon")) if row else None
-        missing = NOTHING if row is None else "does not apply" if row.get("reason") else epsilon_text(None)
-        cells.append(missing if value is None else epsilon_text(value))
-    return tuple(cells)
-
-
-def _reasons(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    reasons = dict.fromkeys(
-        (str(row.get("accountant")), str(row["reason"]))
-        for _, entry in private
-        for row in _rows(entry)
-        if row.get("reason")
-    )
-    if not reasons:
-        return ""
-    items = "".join(f"<li><strong>{html.escape(name)}</strong>: {html.escape(reason)}</li>" for name, reason in reasons)
-    return f"<h3>Why an accountant does not apply</h3>\n<ul>{items}</ul>"
-
-
-def _rows(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    rows = statement.get("accountants")
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _known(private: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    return list(dict.fromkeys([*_TITLES, *(key for _, entry in private for key in entry)]))
 
 
 def _fields(private: Sequence[tuple[str, Mapping[str, Any]]], keys: Iterable[str]) -> str:

@@ -193,15 +193,16 @@ def size_series(groups: Sequence[RunGroup]) -> list[Series]:
 
 
 def one_each(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], str]:
-    """For figures with a panel per method: every method at its largest epsilon, and a note if others are left out."""
+    """For figures with a panel per method: every method at its largest epsilon, and a note on what is left out."""
     largest: list[RunGroup] = []
     for part in arenas(groups).values():
         for entry in epsilon_series(part):
             private = [group for group, at in zip(entry.groups, entry.places, strict=True) if math.isfinite(at)]
             largest.append((private or entry.groups)[-1])
+    seeds = " The first seed of each method." if any(len(group.runs) > 1 for group in largest) else ""
     if len(largest) == len(groups):
-        return list(groups), ""
-    return [group for group in groups if group in largest], " Each method at its largest epsilon."
+        return list(groups), seeds
+    return [group for group in groups if group in largest], f"{seeds} Each method at its largest epsilon."
 
 
 def changing(series: Sequence[Series]) -> str:

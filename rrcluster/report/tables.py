@@ -8,7 +8,8 @@ import html
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.privacy.cost import epsilon_text
@@ -24,7 +25,7 @@ from rrcluster.report.values import (
     seconds_text,
 )
 from rrcluster.settings import data_label
-from rrcluster.storage import printable
+from rrcluster.storage import printable, write_file
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -53,10 +54,20 @@ _COMPARED = {  # of data with clients of its own: the run beside its references
 _LABELS |= _COMPARED
 _RUN = "this run"
 _OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # undefined for one cluster
-_RELEASED = {  # the rows that a private evaluation is about
-    "test": "Private accuracy (%)",
-    "training": "Private accuracy on training rows (%)",
-    "validation": "Private accuracy on the rows that chose it (%)",
+_UNSEEN = ", of rows that nobody trained on; a client without any counts as one half"
+_RELEASED = {  # by the rows that a private evaluation is about: its column, and what the note says of them
+    "test": ("Private accuracy (%)", _UNSEEN),
+    "training": (
+        "Private accuracy on training rows (%)",
+        ", of rows that the models were trained on, which flatters them; hold rows out (--test-share 0.3)",
+    ),
+    "validation": ("Private accuracy on the rows that chose it (%)", _UNSEEN),
+}
+_EXPLAINED = {
+    "worst_decile": "Worst decile: mean accuracy of the tenth of clients that fare worst.",
+    "personalised_accuracy": "Personalised: after each client fitted the released model to its own training rows.",
+    "adjusted_rand": "ARI: adjusted Rand index of clusters and true groups.",
+    "clusters_alive": "Clusters alive: those that some client chooses.",
 }
 _NO_WINNER = ("loss", "clusters_alive", *_COMPARED)
 
@@ -80,14 +91,10 @@ class TextTable:
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
 
     def __post_init__(self) -> None:
-        clean = {
-            "title": printable(self.title),
-            "columns": tuple(map(printable, self.columns)),
-            "rows": tuple(tuple(map(printable, row)) for row in self.rows),
-            "note": printable(self.note),
-        }
-        for name, value in clean.items():
-            object.__setattr__(self, name, value)  # what run folders hold may come from anyone
+        object.__setattr__(self, "title", printable(self.title))  # what run folders hold may come from anyone
+        object.__setattr__(self, "columns", tuple(map(printable, self.columns)))
+        object.__setattr__(self, "rows", tuple(tuple(map(printable, row)) for row in self.rows))
+        object.__setattr__(self, "note", printable(self.note))
 
 
 def results_table(groups: Sequence[RunGroup]) -> TextTable:
@@ -98,7 +105,7 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
     head = ["Method", *(_CONTEXT[name] for name in context)]
     columns = [*head, "epsilon", *(["delta"] if mixed_delta else []), *(["Seeds"] if mixed_seeds else [])]
     released = [_released(group) for group in groups]
-    columns += [_released_label(groups)] if any(released) else []
+    columns += [_released_column(groups)[0]] if any(released) else []
     first_metric = len(columns)
     timed = any(run.seconds is not None for group in groups for run in group.runs)  # secure runs note no times
     columns += [*(_LABELS[name] for name in metrics), *(["Seconds"] if timed else [])]
@@ -113,7 +120,7 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
     rows += _reference_rows(groups, metrics, before=first_metric, after=int(timed))
     bold = _bold(groups, metrics, first_metric)
     return TextTable(
-        title=_title(groups),
+        title=shared_settings(groups),
         columns=tuple(columns),
         rows=tuple(rows),
         note=_note(groups, metrics, bold=bool(bold), mixed_seeds=mixed_seeds),
@@ -126,13 +133,19 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
 def _reference_rows(
     groups: Sequence[RunGroup], metrics: Sequence[str], *, before: int, after: int
 ) -> list[tuple[str, ...]]:
-    """A constant, one model for all, and the run itself for new clients: rows of diagnostics alone, below the runs."""
-    rows = []
+    """A constant, one model for all, and the run itself for new clients: rows of diagnostics alone, below the runs.
+
+    A row that several runs have alike, such as the constant of one table, is there once.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
     for group, label in zip(groups, group_labels(groups), strict=True):
-        of = f"{label}: " if len(groups) > 1 else ""
         for name in (name for name in _figures(group) if name != _RUN):
             cells = [_cell(key, estimate(_compared(run, name, key) for run in group.runs)) for key in metrics]
-            rows.append((of + name, *[NOTHING] * (before - 1), *cells, *[NOTHING] * after))
+            alike.setdefault((name, *cells), []).append(label)
+    rows = []
+    for (name, *cells), labels in alike.items():
+        of = "" if len(labels) == len(groups) else f"{', '.join(labels)}: "
+        rows.append((of + name, *[NOTHING] * (before - 1), *cells, *[NOTHING] * after))
     return rows
 
 
@@ -145,9 +158,10 @@ def _compared(run: Run, name: str, key: str) -> float | None:
     return run.final.figures.get(name, {}).get(key) if run.final else None
 
 
-def _released_label(groups: Sequence[RunGroup]) -> str:
+def _released_column(groups: Sequence[RunGroup]) -> tuple[str, str]:
+    """Its name, and what the note says of the rows that private evaluations are about."""
     rows = {group.first.judged_rows for group in groups if _released(group)}
-    return _RELEASED.get(rows.pop(), _RELEASED["test"]) if len(rows) == 1 else _RELEASED["test"]
+    return _RELEASED.get(rows.pop(), (_RELEASED["test"][0], "")) if len(rows) == 1 else (_RELEASED["test"][0], "")
 
 
 def group_labels(groups: Sequence[RunGroup]) -> tuple[str, ...]:
@@ -176,7 +190,7 @@ def constant_level(groups: Sequence[RunGroup]) -> float | None:
     return levels.pop() if len(levels) == 1 else None
 
 
-def _title(groups: Sequence[RunGroup]) -> str:
+def shared_settings(groups: Sequence[RunGroup]) -> str:
     """Settings that all runs share, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
     words = {"data": "{}", "partition": "{}", "num_clients": "{} clients", "num_rounds": "{} rounds"}
     parts = []
@@ -299,9 +313,10 @@ def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
     released = ""
     if any(map(_released, groups)):
+        column, about_rows = _released_column(groups)
         released = (
-            f"{_released_label(groups).removesuffix(' (%)')}: noisy (cut to 0 and 100), released within the epsilon of "
-            f"its run (docs/choosing.md){_judged_on(groups)}; none for a row of several runs, whose costs add up."
+            f"{column.removesuffix(' (%)')}: noisy (cut to 0 and 100), released within the epsilon of its run "
+            f"(docs/choosing.md){about_rows}; none for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]
@@ -315,24 +330,8 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         once = "accuracy and worst decile" if "accuracy" in metrics else "RMSE of clients and worst decile"
         sentences.append(f"Every client counts once in {once}, every row in the other columns.")
         sentences.append("One model for all is trained at the same budget; the constant is of training rows.")
-    if "worst_decile" in metrics:
-        sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
-    if "personalised_accuracy" in metrics:
-        sentences.append("Personalised: after each client fitted the released model to its own training rows.")
-    if "adjusted_rand" in metrics:
-        sentences.append("ARI: adjusted Rand index of clusters and true groups.")
-    if "clusters_alive" in metrics:
-        sentences.append("Clusters alive: those that some client chooses.")
-    return [*sentences, *_sample_sentence(groups)]
-
-
-def _judged_on(groups: Sequence[RunGroup]) -> str:
-    rows = {group.first.judged_rows for group in groups if _released(group)}
-    if rows == {"training"}:
-        return ", of rows that the models were trained on, which flatters them; hold rows out (--test-share 0.3)"
-    if rows <= {"test", "validation"}:
-        return ", of rows that nobody trained on; a client without any counts as one half"
-    return ""
+    explained = [text for name, text in _EXPLAINED.items() if name in metrics]
+    return [*sentences, *explained, *_sample_sentence(groups)]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -375,14 +374,19 @@ _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; no number of ours starts with them
 
 
-def column_parts(table: TextTable, *, width: int) -> list[TextTable]:
-    """The table, or where its words need more than `width`, several side by side, each with the first column."""
+def _longest_words(table: TextTable) -> list[int]:
+    """How wide a column must be, so that no word of it is cut."""
     from rich.cells import cell_len
 
-    cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
-    least = [2 + max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    columns = zip(table.columns, *table.rows, strict=True)
+    return [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+
+
+def column_parts(table: TextTable, *, width: int) -> list[TextTable]:
+    """The table, or where its words need more than `width`, several side by side, each with the first column."""
+    least = [2 + longest for longest in _longest_words(table)]
     parts: list[list[int]] = [[0]]
-    for place in range(1, len(cells)):
+    for place in range(1, len(least)):
         if len(parts[-1]) > 1 and 1 + sum(least[at] for at in parts[-1]) + least[place] > width:
             parts.append([0])
         parts[-1].append(place)
@@ -391,11 +395,10 @@ def column_parts(table: TextTable, *, width: int) -> list[TextTable]:
 
 def _only_columns(table: TextTable, places: list[int]) -> TextTable:
     new = {old: at for at, old in enumerate(places)}
-    return TextTable(
-        title=table.title,
+    return replace(
+        table,
         columns=tuple(table.columns[place] for place in places),
         rows=tuple(tuple(row[place] for place in places) for row in table.rows),
-        note=table.note,
         bold=frozenset((row, new[place]) for row, place in table.bold if place in new),
         diagnostic=frozenset(new[place] for place in table.diagnostic if place in new),
         text_columns=frozenset(new[place] for place in table.text_columns if place in new),
@@ -422,8 +425,7 @@ def _widths(table: TextTable, width: int) -> list[int]:
     """Widths of the columns: that of the longest cell; if the table is too wide, the widest shrink, but cut no word."""
     from rich.cells import cell_len
 
-    cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
-    least = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    cells, least = list(zip(table.columns, *table.rows, strict=True)), _longest_words(table)
     widths = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
     room = width - 2 * len(cells) - 1  # a space on either side of each
     while sum(widths) > room and widths != least:
@@ -432,17 +434,23 @@ def _widths(table: TextTable, width: int) -> list[int]:
     return widths
 
 
+def write_table(table: TextTable, folder: Path) -> tuple[Path, ...]:
+    """Write table.csv, table.tex and table.md."""
+    forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
+    return tuple(write_file(folder / f"table.{kind}", form(table)) for kind, form in forms.items())
+
+
 def to_csv(table: TextTable) -> str:
     """Comma-separated with one header line; intervals have their own columns, headers mark diagnostics."""
-    split = [any(" ± " in row[place] for row in table.rows) for place in range(len(table.columns))]
+    columns = []
+    for place, name in enumerate(table.columns):
+        header = f"{name} [{DIAGNOSTIC}]" if place in table.diagnostic else name
+        cells = [row[place].partition(" ± ") for row in table.rows]
+        columns.append([header, *(mean for mean, _, _ in cells)])
+        if any(width for _, _, width in cells):
+            columns.append([f"{header} 95% half width", *(width for _, _, width in cells)])
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(
-        _csv_row([_csv_header(table, place) for place in range(len(table.columns))], split, "95% half width")
-    )
-    for row in table.rows:
-        cells = [cell.partition(" ± ")[0] for cell in row]
-        writer.writerow(_csv_row(cells, split, [cell.partition(" ± ")[2] for cell in row]))
+    csv.writer(buffer, lineterminator="\n").writerows(map(_csv_cell, row) for row in zip(*columns, strict=True))
     return buffer.getvalue()
 
 
@@ -500,20 +508,6 @@ def to_dict(table: TextTable) -> dict[str, Any]:
         "bold": sorted(list(place) for place in table.bold),
         "diagnostic": [table.columns[place] for place in sorted(table.diagnostic)],
     }
-
-
-def _csv_header(table: TextTable, place: int) -> str:
-    name = table.columns[place]
-    return f"{name} [{DIAGNOSTIC}]" if place in table.diagnostic else name
-
-
-def _csv_row(cells: list[str], split: list[bool], widths: list[str] | str) -> list[str]:
-    row = []
-    for place, cell in enumerate(cells):
-        row.append(_csv_cell(cell))
-        if split[place]:
-            row.append(f"{cell} {widths}" if isinstance(widths, str) else widths[place])
-    return row
 
 
 def _csv_cell(cell: str) -> str:

@@ -222,7 +222,8 @@ def value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(value_text(entry) for entry in value) or NOTHING
     if isinstance(value, dict):
-        return "; ".join(f"{words(str(key))}: {field_text(str(key), entry)}" for key, entry in value.items()) or NOTHING
+        known = {str(key): entry for key, entry in value.items() if entry is not None}
+        return "; ".join(f"{words(name)}: {field_text(name, entry)}" for name, entry in known.items()) or NOTHING
     return str(value)
 
 

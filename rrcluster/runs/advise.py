@@ -8,7 +8,7 @@ Signal to noise of each cluster, from a privacy plan alone: what a run can learn
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server.survey import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, CLEAR_SIGNAL, usual_signal
 from rrcluster.settings import PrivacySettings, changed
 from rrcluster.types import Array, Coordinates
+
+if TYPE_CHECKING:
+    from rrcluster.runs.experiment import Experiment
 
 HOPELESS, WEAK = 0.2, 0.6  # signal to noise over the run; what runs below them reached: docs/choosing.md
 
@@ -41,11 +44,6 @@ class Outlook:
     size_floor: float  # no sum is divided by less
 
     @property
-    def hopeless(self) -> bool:
-        """Whether some cluster cannot learn anything."""
-        return min(self.over_run) < HOPELESS
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user before the run starts; none where every cluster has enough signal."""
         lines = []
@@ -59,13 +57,23 @@ class Outlook:
         least = min(self.over_run)
         if least >= WEAK:
             return tuple(lines)
-        what = "hopeless" if self.hopeless else "weak"
+        what = "hopeless" if least < HOPELESS else "weak"
         lines.append(
             f"Warning: {what}. The smallest cluster has a signal-to-noise ratio of {least:.2g} over the whole run; "
             f"below {WEAK:g} groups are hardly told apart, below {HOPELESS:g} a cluster learns next to nothing. Use "
             "fewer clusters, a larger cohort (more clients or sample_rate), a smaller network, or a larger epsilon."
         )
         return tuple(lines)
+
+
+def noise_warnings(experiment: "Experiment") -> tuple[str, ...]:
+    """Sentences for the user where noise leaves a run little to learn."""
+    plan, config, form = experiment.plan, experiment.config, experiment.method.form(experiment.model)
+    if not plan.private:
+        return ()
+    if form is not None:
+        return tuple(filter(None, [questions_outlook(form, plan)]))
+    return outlook(plan, update_clip=config.privacy.update_clip, average_last=config.server.average_last).warnings
 
 
 TOO_NOISY, CLEAR = 0.5, 0.1  # noise of a column's mean, relative to half its range
@@ -94,10 +102,7 @@ def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
 
 _ROWS = (4, 8, 16, 32, 64)  # of a client, and what its own part gained there: research/benchmarks/when_pays.py
 _GAINED = {0.5: (0.2, 0.1, 0.3, 0.7, 1.4), 1.0: (0.1, 1.9, 3.2, 4.9, 6.0), 2.0: (3.4, 9.0, 11.9, 14.8, 17.6)}
-_GROUPS_PAY, _GROUPS_LOST = (
-    0.066,
-    0.16,
-)  # noise on a mean over clients, times the root of the columns: 8 points and none
+_GROUPS_PAY, _GROUPS_LOST = 0.066, 0.16  # noise on clients' means times the root of the columns: 8 points, none
 
 
 def what_pays(plan: PrivacyPlan, *, rows: int, columns: int) -> tuple[str, ...]:
@@ -199,13 +204,6 @@ def advise(
     In public slots, whose rounds are noisier, it is nearly the size of the smallest group. docs/choosing.md has
     what following all of this gave.
     """
-    for name, way_out in (
-        ("expected_cohort", "the cohort follows from num_clients and sample_rate; give those."),
-        ("by_model", "on images its B has cost 12 points."),
-        ("separation", "only by_model read it."),
-    ):
-        if name in changes:
-            raise ConfigError(f"{name} is gone: {way_out}")
     settings = changed(settings or PrivacySettings(), changes)
     checks.non_negative(exploration=exploration)
     shares = expected_shares(expected_ratio, num_clusters)

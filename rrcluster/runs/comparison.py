@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from rrcluster.data.federated import FederatedData
+from rrcluster.mixed.random_effects import probabilities
 from rrcluster.rng import stream
 from rrcluster.runs.experiment import Experiment, make_experiment
+from rrcluster.runs.load import outputs_of
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.evaluate import judged_clients
 from rrcluster.simulation.personalise import personalise_clients
@@ -286,19 +288,13 @@ def _predicted(experiment: Experiment, vectors: Vectors, data: FederatedData, id
         some = tested[first : first + _AT_ONCE]
         for place, (client, vector) in enumerate(zip(some.tolist(), vectors(data, some), strict=True), first):
             rows = data.test_sets[data.test_of[client]]
-            with torch.no_grad():
-                said = model.single(model.unflatten(torch.as_tensor(vector)), torch.as_tensor(rows.inputs))
             owners.append(np.full(len(rows.targets), place))
             targets.append(rows.targets)
-            outputs.append(said.double().numpy())
+            outputs.append(outputs_of(model, vector, torch.as_tensor(rows.inputs)).astype(np.float64))
     if not owners:
         return None
     values = np.concatenate(outputs)
-    if data.num_classes:
-        raised = np.exp(values - values.max(axis=1, keepdims=True))
-        values = raised / raised.sum(axis=1, keepdims=True)
-    else:
-        values = values.reshape(len(values))
+    values = probabilities(values, "classes") if data.num_classes else values.reshape(len(values))
     return Predicted(np.concatenate(owners), np.concatenate(targets), values)
 
 

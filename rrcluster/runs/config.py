@@ -32,10 +32,13 @@ from rrcluster.settings import (
     spelled,
     without_removed,
 )
-from rrcluster.storage import make_folders, read_mapping, sync_folder
+from rrcluster.storage import explain_write, make_folders, read_mapping, replace_file, sync_folder
 
 if TYPE_CHECKING:
     from rrcluster.privacy.plan import PrivacyPlan
+
+
+CONFIG = "config.yaml"  # in a run folder
 
 
 @dataclass(frozen=True)
@@ -52,30 +55,27 @@ class RunConfig:
     output: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:
+        output = self.output
         if not self.privacy.secure:
-            if self.output.seed is None:
+            if output.seed is None:
                 raise ConfigError("seed must be a whole number; only secure = true goes without one.")
             return
-        if self.output.seed or self.output.seeds:
+        if output.seed or output.seeds:
             raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")
-        if self.output.tensorboard:
+        if output.tensorboard:
             raise ConfigError(
                 "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
                 "part; leave tensorboard out."
             )
-        if self.data.new_clients:
+        on_raw_data = {
+            "new_clients": self.data.new_clients,
+            "personalise": output.personalise,
+            "evaluate_every": output.evaluate_every,
+        }
+        for name in (name for name, value in on_raw_data.items() if value):
             raise ConfigError(
-                f"new_clients = {self.data.new_clients:g} measures models on raw rows of clients, which a secure run "
-                "does not; leave it out, or rehearse without secure."
-            )
-        if self.output.personalise:
-            raise ConfigError(
-                "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "
-                "what is released: rr.personalise."
-            )
-        if self.output.evaluate_every is not None:
-            raise ConfigError(
-                "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."
+                f"{name} evaluates models on raw client data, which a secure run does not; leave it out, or rehearse "
+                "without secure. Clients may still personalise what is released: rr.personalise."
             )
 
     @property
@@ -309,7 +309,7 @@ def closest(name: str) -> str:
     if name.lower() in _ALSO_CALLED:
         return f"write {_ALSO_CALLED[name.lower()]!r}."
     near = get_close_matches(name, FIELDS, n=1)
-    return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
+    return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help-all` for all settings."
 
 
 def takes_list(name: str) -> bool:
@@ -390,12 +390,19 @@ def _spell(hint: Any) -> str:
     return {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}.get(hint, str(hint))
 
 
+def read_settings(run: Path) -> dict[str, Any]:
+    """The settings of the run in a folder, without those of earlier versions that are gone."""
+    if not (run / CONFIG).exists():
+        raise RunFolderError(f"{run}: no run here (no {CONFIG}); start one with `rrcluster run`, or give its folder.")
+    return without_removed(read_mapping(run / CONFIG))
+
+
 def refuse_a_second_run(path: Path) -> None:
     """Refuse a folder that holds a run already."""
     try:
         if path.is_file():
             raise RunFolderError(f"{path} is a file, and a run needs a folder; choose another folder with --out.")
-        if not (path / "config.yaml").exists():
+        if not (path / CONFIG).exists():
             return
     except OSError:  # creating the folder reports it
         return
@@ -439,16 +446,10 @@ def seeds_folder(config: RunConfig) -> Path:
 
 def _same_runs(config: RunConfig, path: Path) -> bool:
     runs = [path / f"seed-{seed}" for seed in config.output.seeds]
-    if (path / "config.yaml").exists() or not any(run.exists() for run in runs):
+    if (path / CONFIG).exists() or not any(run.exists() for run in runs):
         return False
-    pairs = zip(config.output.seeds, runs, strict=True)
-    return all(_settings(run) in (None, config.with_seed(seed, run).resolved()) for seed, run in pairs)
-
-
-def _settings(run: Path) -> RunConfig | None:
-    """Of the run in a folder; None where there is none yet."""
-    file = run / "config.yaml"
-    return from_flat(without_removed(read_mapping(file)), source=str(file)) if file.exists() else None
+    begun = [(seed, run) for seed, run in zip(config.output.seeds, runs, strict=True) if (run / CONFIG).exists()]
+    return all(from_flat(read_settings(run)) == config.with_seed(seed, run).resolved() for seed, run in begun)
 
 
 def _named(config: RunConfig) -> bool:
@@ -461,10 +462,19 @@ def _numbered(config: RunConfig) -> Iterator[Path]:
     yield from (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
 
 
+def write_private(path: str | Path, content: str | bytes) -> Path:
+    """Write a table of who is in which cluster: readable by its owner alone, and not into a run folder."""
+    target = Path(path)
+    check_outside_runs(target)
+    with explain_write(target):
+        replace_file(target, content, mode=0o600)
+    return target
+
+
 def check_outside_runs(path: Path) -> None:
     """Refuse a file inside a run folder, links resolved."""
     for folder in path.resolve().parents:
-        if (folder / "privacy.json").exists() and (folder / "config.yaml").exists():
+        if (folder / "privacy.json").exists() and (folder / CONFIG).exists():
             raise PrivacyError(
                 f"{path} lies inside the run folder {folder}. Who is in which cluster is private, and a run folder is "
                 "made to be passed on; write the table somewhere else."

@@ -93,10 +93,8 @@ class RRClusterClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = _Estimator.__sklearn_tags__(self)
-        tags.estimator_type, tags.classifier_tags = (
-            "classifier",
-            ClassifierTags(poor_score=True),
-        )  # as noisy as few clients make it
+        # as noisy as few clients make it
+        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(poor_score=True)
         return tags
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "RRClusterClassifier":

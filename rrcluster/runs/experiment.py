@@ -272,8 +272,8 @@ def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
     if isinstance(method, Method):
         named |= {"algorithm": method.name}
-        facts = {"chooses_by_loss": method.chooses_by_loss}
-        registry.METHODS.replace(registry.Entry(method.name, method, registry.METHODS.label(method.name), facts))
+        label = registry.METHODS.label(method.name)
+        registry.METHODS.replace(registry.entry_of("method", method.name, method, label=label))
     return named
 
 
@@ -297,8 +297,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         )
     if names_file(data.name):
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
-    facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
-    registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
+    registry.DATASETS.replace(registry.entry_of("dataset", data.name, data))
     present = DataSettings(data.name, new_clients=settings.get("new_clients", 0.0)).trained(data.num_clients)
     return {"num_clients": present} | settings | {"data": data.name}
 

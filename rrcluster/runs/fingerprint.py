@@ -29,7 +29,6 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.errors import DataError, RunFolderError
-from rrcluster.models import Model
 from rrcluster.privacy.selection import Selection
 from rrcluster.runs.config import RunConfig
 from rrcluster.settings import AFFECTS
@@ -61,6 +60,7 @@ def fingerprint(config: RunConfig, engine: Engine) -> dict[str, Any]:
 def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     """The network's layers and the method's functions, so that a round is not repeated with others of the same name.
 
+    Of a network that a user brings also its class, structure, weights and loss.
     Where data lies (`data_folder`) is no part of it: data may be moved, and what counts is what it holds. The clients
     of a dataset are described for seeded runs alone, by a digest of their sizes and of a few samples. A digest of a
     user's own data, or in a secure run's public ledger, could confirm a guess: `keyed_digest` is in private.
@@ -68,7 +68,9 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     method = experiment.method
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
     named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
-    parts = {"model": _describe_model(experiment.model), "method": plain_digest(named)}
+    model = experiment.model
+    layers = model.signature if model.own else plain_digest([[layer.name, *layer.shape] for layer in model.layers])
+    parts = {"model": layers, "method": plain_digest(named)}
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
     if experiment.deployed is not None:
@@ -93,11 +95,6 @@ def own_code(experiment: "Experiment") -> list[str]:
         f"what reads {data.name}": not type(data.store).__module__.startswith("rrcluster."),
     }
     return [what for what, is_own in own.items() if is_own]
-
-
-def _describe_model(model: Model) -> str:
-    """The layers of a network; of one that a user brings also its class, structure, weights and loss."""
-    return model.signature if model.own else plain_digest([[layer.name, *layer.shape] for layer in model.layers])
 
 
 def describe_selection(experiments: Sequence["Experiment"], selection: Selection) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.slots import PastNoise
 from rrcluster.registry import DATASETS, METHODS, MODELS
-from rrcluster.runs.config import RunConfig, from_flat, refuse_a_second_run
+from rrcluster.runs.config import CONFIG, RunConfig, from_flat, read_settings, refuse_a_second_run
 from rrcluster.runs.fingerprint import KEY_FILE, last_audit, remember
 from rrcluster.runs.lock import FolderLock, bind
 from rrcluster.runs.outcome import describe_evaluation, read_evaluation
@@ -39,7 +39,7 @@ from rrcluster.server.server import FinishedRound
 from rrcluster.server.slotted_rounds import DrawnRound, StoredNoise
 from rrcluster.server.state import RunningMean, ServerState
 from rrcluster.server.survey import Survey
-from rrcluster.settings import names_file, without_removed
+from rrcluster.settings import names_file
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, RoundMeasures
 from rrcluster.simulation.simulate import RoundRecord
@@ -91,12 +91,8 @@ class RunFolder:
         `own_data` is data of the user's own, to be the same when the run is resumed.
         """
         refuse_a_second_run(path)
-        try:
+        with explain_write(path):
             make_folders(path)
-        except OSError as error:
-            raise RunFolderError(
-                f"{path}: cannot be created ({error.strerror}); choose another folder with --out."
-            ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
             refuse_a_second_run(path)
@@ -107,7 +103,7 @@ class RunFolder:
                 remember(path, own_data)
             audited = {"audit": last_audit()} if config.privacy.secure else {}
             write_json(path / "privacy.json", statement | audited)
-            write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+            write_file(path / CONFIG, yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
             folder.release()
             raise
@@ -116,11 +112,9 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
         """An existing run folder and its config; locks it and removes what a killed process left half-written."""
-        if not (path / "config.yaml").exists():
-            raise RunFolderError(f"{path}: no run here (no config.yaml); start one with `rrcluster run`.")
-        settings = read_mapping(path / "config.yaml")
+        settings = read_settings(path)
         _refuse_unknown_objects(path, settings)
-        config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
+        config = from_flat(settings, source=str(path / CONFIG))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         drop_temporaries(path, _public(config))
         drop_temporaries(path / "checkpoint", _PRIVATE)
@@ -132,9 +126,7 @@ class RunFolder:
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
         stated_names = ("delta", "event", "num_releases", "started_from", "federation")
-        later = [
-            name for name in ("initialisation", "questions") if name in stated
-        ]  # which older versions do not state
+        later = [name for name in ("initialisation", "questions") if name in stated]  # not by older versions
         for name in (*stated_names, *later, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
@@ -269,10 +261,6 @@ class RunFolder:
         tensors = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
         text = {name: json.dumps(value) for name, value in metadata.items()}
         write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
-
-    def save_summary(self, summary: dict[str, Any]) -> None:
-        """Write summary.json: released values only."""
-        write_json(self.path / "summary.json", summary)
 
     def drop_drawn(self) -> None:
         """Remove the round that was written down before its release."""

@@ -194,9 +194,9 @@ def _engine_settings(config: RunConfig) -> tuple[object, ...]:
     return output.device, output.engine, output.capacity, output.precision, config.local.plain_sgd
 
 
-def in_turn(todo: Sequence[Job]) -> Iterator[Step]:
+def in_turn(todo: Sequence[Job], reused: Reused | None = None) -> Iterator[Step]:
     """Jobs one after the other, in this process."""
-    reused = Reused()
+    reused = reused or Reused()
     for job in todo:
         yield from steps_of(job, make=reused.experiment)
 
@@ -211,16 +211,11 @@ def run_task(todo: Sequence[Job], known: Sequence[tuple[str, registry.Entry]], s
     for device in devices:
         with torch.cuda.device(device):  # which may have no number
             torch.cuda.set_per_process_memory_fraction(share)  # it frees what it has cached before it fails
-    steps = stacked(todo) if devices else _in_this_worker(todo)
+    steps = stacked(todo) if devices else in_turn(todo, _REUSED)
     return [step for step in steps if isinstance(step, Outcome)]
 
 
 _REUSED = Reused()  # of a worker process, from task to task
-
-
-def _in_this_worker(todo: Sequence[Job]) -> Iterator[Step]:
-    for job in todo:
-        yield from steps_of(job, make=_REUSED.experiment)
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:

@@ -12,9 +12,9 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,12 @@ from rrcluster.methods import METHODS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model, shipped_model
 from rrcluster.privacy.cost import folder_cost
-from rrcluster.runs.config import check_outside_runs
+from rrcluster.runs.config import write_private
 from rrcluster.runs.predictions import Predictions, predict_rows, preprocessing
 from rrcluster.settings import ColumnSettings, declared_columns, refuse_files
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.simulation.personalise import personalise_clients
-from rrcluster.storage import WAY_OUT, explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
+from rrcluster.storage import WAY_OUT, json_text, parse_json, read_mapping, read_tensors, write_json
 from rrcluster.types import Array, Models
 
 
@@ -63,18 +63,9 @@ class Assignment:
         """Short: how many clients each cluster has, not who they are."""
         return f"Assignment({len(self)} clients, {np.bincount(self.cluster).tolist()} in clusters 0, 1, ...)"
 
-    @property
-    def shape(self) -> tuple[int]:
-        """(M,)."""
-        return (len(self.cluster),)
-
     def __len__(self) -> int:
         """M."""
         return len(self.cluster)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Cluster after cluster."""
-        return iter(self.cluster)
 
     def __getitem__(self, place: Any) -> Any:
         """The cluster of one client, or of several, by position."""
@@ -92,30 +83,21 @@ class Assignment:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with the columns client, cluster and margin."""
-        return import_module("pandas").DataFrame(
-            {"client": self.client, "cluster": self.cluster, "margin": self.margin}
-        )
+        return import_module("pandas").DataFrame(vars(self))
 
     def to_json(self) -> str:
-        """The table as JSON, a list of rows."""
-        margins = [None if np.isnan(margin) else float(margin) for margin in self.margin]
-        rows = zip(self.client.tolist(), self.cluster.tolist(), margins, strict=True)
-        return json.dumps(
-            [{"client": client, "cluster": cluster, "margin": margin} for client, cluster, margin in rows]
-        )
+        """The table as JSON, a list of rows; a margin of NaN is null."""
+        rows = zip(*(column.tolist() for column in vars(self).values()), strict=True)
+        return json_text([dict(zip(vars(self), row, strict=True)) for row in rows])
 
     def write_csv(self, path: str | Path) -> Path:
         """Write the table, readable by its owner alone. Not into a run folder: those are made to be passed on."""
-        target = Path(path)
-        check_outside_runs(target)
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["client", "cluster", "margin"])
+        rows.writerow(vars(self))
         for client, cluster, margin in zip(self.client.tolist(), self.cluster.tolist(), self.margin, strict=True):
             rows.writerow([client, cluster, "" if np.isnan(margin) else f"{margin:.6g}"])
-        with explain_write(target):
-            replace_file(target, text.getvalue(), mode=0o600)
-        return target
+        return write_private(path, text.getvalue())
 
 
 FORMAT = "rrcluster-cluster/1"
@@ -129,6 +111,12 @@ def module_of(model: Model, vector: Array) -> nn.Module:
             if name in values:
                 parameter.copy_(values[name])
     return module.eval()
+
+
+def outputs_of(model: Model, vector: Array, inputs: Tensor) -> Array:
+    """What a model with the trained weights in `vector` (d,) says of inputs (s, *input): (s, outputs)."""
+    with torch.no_grad():
+        return np.asarray(model.single(model.unflatten(torch.as_tensor(vector)), inputs).numpy())
 
 
 @dataclass(frozen=True)
@@ -167,7 +155,7 @@ class TrainedModels:
 
         Layers that stay on the clients (the last one under FedPer) are zero; `personal_layers` names them.
         """
-        return module_of(self.model, self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0])
+        return module_of(self.model, self._vector(cluster))
 
     def state_dict(self, cluster: int) -> dict[str, Tensor]:
         """Every parameter and buffer of one cluster by name, as `module.load_state_dict` takes them; copies."""
@@ -217,10 +205,10 @@ class TrainedModels:
             write_json(Path(path).with_suffix(".json"), preprocessing(self))
         return Path(path)
 
-    def _checked_cluster(self, cluster: int) -> int:
+    def _vector(self, cluster: int) -> Array:
         if not 0 <= cluster < self.num_clusters:
             raise ConfigError(f"cluster = {cluster} must lie in 0..{self.num_clusters - 1}.")
-        return cluster
+        return np.asarray(self.split.vectors(self.models, np.array([cluster]))[0])
 
     def _checked(self) -> "TrainedModels":
         """These models, if the weights have the shapes that the network and the method need."""
@@ -257,11 +245,7 @@ class TrainedModels:
 
     def outputs(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
-        vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
-        with torch.no_grad():
-            parameters = self.model.unflatten(torch.as_tensor(vector))
-            outputs = self.model.single(parameters, self.checked_inputs(inputs))
-        return np.asarray(outputs.numpy())
+        return outputs_of(self.model, self._vector(cluster), self.checked_inputs(inputs))
 
     def checked_inputs(self, inputs: Any) -> Tensor:
         """The inputs as the network takes them; ConfigError for samples of a shape that it cannot take."""
@@ -357,8 +341,7 @@ def _check_layers(run: str | Path, model: Model, declared: Any) -> None:
     own = [[layer.name, *layer.shape] for layer in model.layers]
     if declared is None or own == declared:
         return
-    pairs = zip(own + [None] * len(declared), list(declared) + [None] * len(own), strict=False)
-    first, there = next((one, other) for one, other in pairs if one != other)
+    first, there = next(pair for pair in zip_longest(own, declared) if pair[0] != pair[1])
     raise ConfigError(
         f"{run}: the network given has {_layer(first)} where the run trained {_layer(there)}; give a module built as "
         "the run's was."
@@ -438,10 +421,7 @@ class PersonalModel:
 
     def predict(self, inputs: Any) -> Array:
         """Outputs (logits, or values for regression): (s, *input) -> (s, outputs)."""
-        with torch.no_grad():
-            parameters = self.model.unflatten(torch.as_tensor(self.vector))
-            outputs = self.model.single(parameters, self.model.input_tensor(inputs))
-        return np.asarray(outputs.numpy())
+        return outputs_of(self.model, self.vector, self.model.input_tensor(inputs))
 
 
 def personalise(

@@ -68,9 +68,10 @@ class Server:
         made_by = {"config": plain_digest([asdict(self._server.settings), first.rows.tolist()])}
         self._folder = _open(Path(folder), plan, adopt=adopt)
         try:
-            self._ledger = Ledger(
-                Path(folder) / "ledger.jsonl", secure=True, limit=plan.num_releases, made_by=made_by
-            )  # seeded too: clients of a real system do not repeat a round exactly, so its repeat is a new release
+            # secure also where it is seeded: clients of a real system do not repeat a round exactly, so its repeat is
+            # a new release
+            ledger = Path(folder) / "ledger.jsonl"
+            self._ledger = Ledger(ledger, secure=True, limit=plan.num_releases, made_by=made_by)
             saved = self._folder.load_state(last_charged=self._ledger.last_round)
             self._state: ServerState = self._server.first_state() if saved is None else saved[0]
         except BaseException:

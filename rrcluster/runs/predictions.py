@@ -24,10 +24,10 @@ from rrcluster.data.table_files import FILE_NAME, arrow, check_columns, read_tab
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.errors import ConfigError, DataError, UnfitRows
 from rrcluster.methods.method import Clients, Tools
-from rrcluster.runs.config import check_outside_runs
+from rrcluster.mixed.random_effects import probabilities
+from rrcluster.runs.config import write_private
 from rrcluster.settings import ColumnSettings
 from rrcluster.spelling import MISSING, spelling
-from rrcluster.storage import explain_write, replace_file
 from rrcluster.types import Array
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 2**15
 _NUMBERS_AT_ONCE = 2**24  # of padded rows
 _FILE, _LABELS, _INPUTS, _SIZES, _ONLY = range(5)
-_BY = (
-    "by the table of clusters",
-    "by labelled rows",
-    "by the inputs of their rows alone",
-)
+_BY = ("by the table of clusters", "by labelled rows", "by the inputs of their rows alone")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,17 +104,14 @@ class Predictions:
 
     def write_csv(self, path: str | Path) -> Path:
         """Write `columns`, readable by the owner alone. Not into a run folder: those are made to be passed on."""
-        pa, target = arrow(), Path(path)
-        check_outside_runs(target)
+        pa = arrow()
         columns = {
             name: pa.array(values, mask=values < 0 if name == "cluster" else None, from_pandas=True)
             for name, values in self.columns().items()
         }
         content = pa.BufferOutputStream()
         arrow("pyarrow.csv").write_csv(pa.table(columns), content)
-        with explain_write(target):
-            replace_file(target, content.getvalue().to_pybytes(), mode=0o600)
-        return target
+        return write_private(path, content.getvalue().to_pybytes())
 
 
 def predict_rows(
@@ -298,8 +291,7 @@ def _finished(outputs: Array, encoder: ColumnSettings) -> Array:
                 f"the network has outputs {outputs.shape[1:]}, and there are {len(encoder.classes)} classes, so they "
                 "are no logits; use predict(inputs, cluster=...) and what turns its outputs into probabilities."
             )
-        raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-        return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+        return probabilities(outputs, "classes")
     low, high = encoder.ranges.get(str(encoder.target), (0.0, 1.0))
     values = outputs[:, 0] if outputs.shape[1:] == (1,) else outputs
     return np.asarray(low + (high - low) * values)

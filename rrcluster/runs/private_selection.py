@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rrcluster.data.arrays import with_validation
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate
 from rrcluster.privacy.events import RepeatAndSelect
@@ -30,7 +30,7 @@ from rrcluster.runs.outcome import average
 from rrcluster.runs.run import Running, check_target
 from rrcluster.runs.sweep import Grid
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
-from rrcluster.storage import make_folders, sync_folder
+from rrcluster.storage import explain_write, make_folders, sync_folder
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
 SELECTABLE = {
@@ -109,7 +109,9 @@ def select(offer: Candidates) -> RunFolder:
     again is the same release, and is charged once; another one is refused. A secure selection that is repeated draws
     everything afresh: it is charged again, and epsilon covers both.
     """
-    _make_folder(offer.out)
+    refuse_a_second_run(offer.out)
+    with explain_write(offer.out):
+        make_folders(offer.out)
     lock = FolderLock(offer.out / "checkpoint" / "lock")
     try:
         refuse_a_second_run(offer.out)
@@ -244,15 +246,6 @@ def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experi
 
 
 _HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards
-
-
-def _make_folder(out: Path) -> None:
-    """Make the folder, and refuse one that holds a run."""
-    refuse_a_second_run(out)
-    try:
-        make_folders(out)
-    except OSError as error:
-        raise RunFolderError(f"{out}: cannot be made ({error.strerror}); choose another folder with --out.") from error
 
 
 def _drop_left_over(checkpoint: Path) -> None:

@@ -47,7 +47,8 @@ class ProgressBar:
     def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool, rounds_done: int = 0) -> None:
         """Prepare; nothing is drawn before `with`. A resumed run begins after `rounds_done`."""
         self._console = Console(stderr=True, quiet=hidden)
-        self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
+        has_widgets = in_notebook() and find_spec("ipywidgets") is not None  # else a notebook gets lines of text
+        self._drawn = (self._console.is_terminal or has_widgets) and not hidden
         self._bar_width = 20 if self._console.width >= _ROOMY else 5
         self._bar = RichProgress(
             TextColumn("{task.description}"),
@@ -86,10 +87,6 @@ class ProgressBar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop drawing."""
-        self.stop()
-
-    def stop(self) -> None:
         """Stop drawing, leaving the bar where it is."""
         self._bar.stop()
 
@@ -121,11 +118,6 @@ def in_notebook() -> bool:
     return Console().is_jupyter
 
 
-def _has_widgets() -> bool:
-    """Whether a notebook can draw a bar; without ipywidgets it gets lines of text instead."""
-    return in_notebook() and find_spec("ipywidgets") is not None
-
-
 _MOST_ROWS = 20
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 
@@ -149,10 +141,6 @@ class SweepView:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop drawing."""
-        self.stop()
-
-    def stop(self) -> None:
         """Stop drawing, leaving the table where it is."""
         if self._drawn:
             self._live.stop()

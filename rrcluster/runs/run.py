@@ -27,6 +27,7 @@ from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import Checkpoint, RoundRecord
+from rrcluster.storage import write_json
 from rrcluster.types import Models
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class Running:
             return
         if self.state is not None and self._memory is not None:
             self.folder.save_state(self.state, self._memory, self._past)
-        self.folder.save_summary(self._summary("stopped"))
+        self._summarise("stopped")
 
     def _end(self) -> None:
         experiment = self.experiment
@@ -354,7 +355,7 @@ class Running:
             self.state = self._better(self.state)
         if self._judges and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
-        self.folder.save_summary(self._summary("finished"))
+        self._summarise("finished")
         save_models(self.folder, experiment, self.state.average)
         if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
@@ -362,7 +363,8 @@ class Running:
             self.folder.save_state(self.state, self._memory)  # without the noise, which uncovers exact sums
             self.folder.drop_drawn()
 
-    def _summary(self, status: str) -> dict[str, Any]:
+    def _summarise(self, status: str) -> None:
+        """Write summary.json: released values only."""
         summary = summarise(
             self.experiment,
             self.state,
@@ -373,7 +375,7 @@ class Running:
             of_start=self.folder.private_evaluations(EVALUATION_OF_START),
         )
         described = describe_groups(self.experiment, self.state) if status == "finished" and self.state else {}
-        return summary | ({"groups": described} if described else {})
+        write_json(self.folder.path / "summary.json", summary | ({"groups": described} if described else {}))
 
 
 def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:

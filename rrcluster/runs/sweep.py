@@ -3,14 +3,13 @@
 A grid of settings, in which some values are lists; or runs by name. Its jobs are the runs of every combination.
 """
 
-import itertools
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, wait
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from rrcluster.settings import AFFECTS, FIELDS, SECTIONS, names_file
 from rrcluster.storage import write_json
 
 _LONGEST_NAME = 120
+_OF_DATA = ("data", "columns")  # sections
 RUNS = "runs"  # in a file: settings of named runs
 
 
@@ -64,7 +64,7 @@ class Grid:
         """Every combination, the last axis fastest; or the named runs."""
         if self.runs:
             return tuple(Cell(name, values, {**self.fixed, **values}) for name, values in self.runs.items())
-        combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
+        combinations = [dict(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
         digits = len(str(len(combinations)))
         return tuple(
             Cell(_folder_name(f"{place:0{digits}d}", values), values, {**self.fixed, **values})
@@ -180,14 +180,11 @@ def jobs(grid: Grid) -> tuple[Job, ...]:
 
 def check_own_data(grid: Grid, *, source: str) -> None:
     """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
-    for settings in {repr(given): given for given in map(_data_settings, grid.cells)}.values():
+    of_data = [{name: cell.settings[name] for name in cell.settings if FIELDS[name] in _OF_DATA} for cell in grid.cells]
+    for settings in {repr(given): given for given in of_data}.values():
         if names_file(str(settings.get("data", ""))):
             config = from_flat(settings, source=source)
             load_table(config.data.data, config.columns)
-
-
-def _data_settings(cell: Cell) -> dict[str, Any]:
-    return {name: value for name, value in cell.settings.items() if FIELDS[name] in ("data", "columns")}
 
 
 FINISHED, DIVERGED, REFUSED, FAILED = "finished", "diverged", "refused", "failed"
@@ -263,7 +260,7 @@ def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes
     on_gpu = any(device.type == "cuda" for device in devices_of(todo))
     count = processes or processes_for(todo, on_gpu=on_gpu)
     if executor is not None:
-        refuse_secure(any(config.privacy.secure for config in map(_config, todo) if config is not None))
+        refuse_secure(any(config.privacy.secure for config in _configs(todo)))
         yield from _on_executor([[replace(job, shared=True)] for job in todo], executor)
     elif count > 1:
         shares = shared_out(todo, count) if on_gpu else [[job] for job in todo]
@@ -281,7 +278,7 @@ def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
 
     One where a run is secure, since ending its process could cost it a round, or may start processes by itself.
     """
-    configs = [config for config in map(_config, todo) if config is not None]
+    configs = _configs(todo)
     if any(config.privacy.secure or config.output.processes for config in configs):
         return 1
     if on_gpu:  # one process cannot prepare and finish rounds as fast as a GPU trains them
@@ -294,11 +291,12 @@ def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
 _LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for which one process is enough; processes
 
 
-def _config(job: Job) -> RunConfig | None:
-    try:
-        return job.config
-    except RRClusterError:  # it will be refused
-        return None
+def _configs(todo: Sequence[Job]) -> list[RunConfig]:
+    configs = []
+    for job in todo:
+        with suppress(RRClusterError):  # it will be refused
+            configs.append(job.config)
+    return configs
 
 
 def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:

@@ -75,7 +75,7 @@ def test_run_help_uses_the_documented_flags():
 
 def test_switches_say_what_they_do():
     assert "Do not open the page" in " ".join(rrcluster("watch", "--help").stdout.split())
-    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help-all").stdout.split())
+    assert "Exploration of the run" in " ".join(rrcluster("advise", "--help-all").stdout.split())
     assert "rrcluster run --data clients.csv" in rrcluster("--help").stdout
 
 
@@ -181,9 +181,9 @@ BAD = {
     "delta": (["run", "--delta", "0.01"], "delta = 0.01 is more than 1/num_clients"),
     "missing data": (["run", "--data", "fashion-mnist", "--data-folder", "nowhere"], "nowhere.*rrcluster data get"),
     "missing yaml": (["run", "nothing.yaml"], "nothing.yaml: no such file"),
-    "resume nothing": (["run", "--resume", "nothing"], "nothing holds no run to resume"),
+    "resume nothing": (["run", "--resume", "nothing"], "nothing: no run here"),
     "resume with settings": (["run", "--resume", "x", "--epsilon", "3"], "takes all settings from the run folder"),
-    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be created.*--out"),
+    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be written.*--out"),
     "report nothing": (["report"], "needs at least one run folder"),
     "report no run": (["report", "."], "no run"),
     "account none": (["account", "--mechanism", "none"], "it has no epsilon"),
@@ -226,7 +226,7 @@ def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
 def test_a_mistake_ends_a_process_with_status_2_and_no_traceback(tmp_path):
     answer = rrcluster_process("run", "--resume", "nothing", cwd=tmp_path)
     assert answer.returncode == 2
-    assert answer.stderr.startswith("rrcluster run: nothing holds no run to resume")
+    assert answer.stderr.startswith("rrcluster run: nothing: no run here")
     assert len(answer.stderr.splitlines()) == 1
 
 

@@ -1,5 +1,6 @@
 """What people mistype: each mistake ends with status 2 and one line that names it and the way out, none is silent."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -176,7 +177,8 @@ def test_help_is_short_and_help_all_is_whole(capsys):
         assert stopped.value.code == 0
         text = capsys.readouterr().out
         counts[flag] = sum(
-            line.lstrip("│| ").startswith("-") and len(line) - len(line.lstrip("│| ")) < 5 for line in text.splitlines()
+            re.match(r"--?\w", line.lstrip("│| ")) is not None and len(line) - len(line.lstrip("│| ")) < 5
+            for line in text.splitlines()
         )
         assert ("--slot-key" in text) == (flag == "--help-all")
         assert "--client-column" in text

@@ -6,11 +6,9 @@ import re
 
 import pytest
 
-from rrcluster.cli import main
-from rrcluster.report import make_figures
 from rrcluster.report.cluster_figures import matched
 from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TONES
-from rrcluster.report.figures import FIGURES, draw_figures
+from rrcluster.report.figures import FIGURES, draw_figures, save_figures
 from rrcluster.report.folders import find_runs
 from rrcluster.report.series import arenas, changing, epsilon_series, nth_look, shown_epsilon, size_series
 
@@ -125,7 +123,7 @@ def test_the_privacy_utility_figure_tells_its_values(drawn):
 def test_several_epsilons_change_the_other_figures(drawn):
     assert set(drawn) == {
         *("accuracy", "privacy-utility", "worst-decile", "clustering", "confusion"),
-        *("rebalanced", "sizes"),
+        "sizes",
     }
     assert "Each method at its largest epsilon." in drawn["sizes"].caption
     assert "51.0% at epsilon 2" in drawn["worst-decile"].alt
@@ -140,8 +138,8 @@ def test_rebalancing_before_and_after_by_the_released_values(tmp_path, run_folde
     folder = run_folder(tmp_path / "a", num_rounds=1, **RR)
     line = {"round": 0, "sizes": [40.0, 30.0, 28.0, 2.0], "denominators": [33.0, 27.0, 25.0, 15.0], "epsilon": 1.0}
     (folder / "rounds.jsonl").write_text(json.dumps(line) + "\n")
-    assert "2 before, 15 after" in shown(find_runs([folder]), "rebalanced").alt
-    assert FIGURES["rebalanced"](find_runs([run_folder(tmp_path / "b")])) == []
+    assert "the smallest 2 before, 15 after rebalancing" in shown(find_runs([folder]), "sizes").alt
+    assert "rebalancing" not in shown(find_runs([run_folder(tmp_path / "b")]), "sizes").alt
 
 
 def test_clusters_are_matched_to_groups_by_hand():
@@ -180,7 +178,7 @@ def test_colours_are_safe_for_the_colour_blind(drawn):
 def test_files_are_fit_for_print(demo, tmp_path):
     from PIL import Image
 
-    files = make_figures([demo / "rr-cluster"], tmp_path / "out")
+    files = save_figures(draw_figures(find_runs([demo / "rr-cluster"])), tmp_path / "out")
     assert {path.suffix for path in files} == {".png", ".pdf"}
     for path in files:
         content = path.read_bytes()
@@ -191,14 +189,6 @@ def test_files_are_fit_for_print(demo, tmp_path):
             with Image.open(path) as image:
                 assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
                 assert image.width == 1020  # one column of 3.4 inches
-
-
-def test_the_command_writes_figures_alone(tmp_path, run_folder, capsys):
-    demo = run_folder(tmp_path / "run", algorithm="fedavg")
-    assert main(["report", str(demo), "--figures", str(tmp_path / "figures")]) == 0
-    assert (tmp_path / "figures" / "accuracy.pdf").is_file()
-    assert "accuracy.pdf" in "".join(capsys.readouterr())
-    assert not (demo / "report.html").exists()
 
 
 def test_a_dozen_series_can_be_told_apart_by_colour_and_marker():

@@ -80,7 +80,7 @@ def test_with_exploration_no_b_where_it_could_cost(change, reason):
 )
 def test_warnings_follow_the_signal(noise_multiplier, hopeless, warned):
     seen = rr.advise(**PLAIN | {"expected_ratio": None, "noise_multiplier": noise_multiplier, "num_rounds": 20}).outlook
-    assert seen.hopeless == hopeless
+    assert any("hopeless" in warning for warning in seen.warnings) == hopeless
     assert any(line.startswith("Warning") for line in seen.warnings) == warned
 
 
@@ -111,12 +111,6 @@ def test_clusters_below_the_floor_are_mentioned():
 def test_bad_arguments_are_named(change):
     with pytest.raises(ConfigError, match=next(iter(change))):
         rr.advise(**PLAIN | change)
-
-
-@pytest.mark.parametrize("name", ["expected_cohort", "by_model", "separation"])
-def test_old_ways_to_ask_are_named(name):
-    with pytest.raises(ConfigError, match=f"{name} is gone"):
-        rr.advise(**PLAIN, **{name: 1})
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_yaml_numbers_without_a_dot_are_numbers():
     ("settings", "text"),
     [
         ({"epsilonn": 2}, "'epsilonn' is not known; did you mean 'epsilon'"),
-        ({"zzz": 2}, "see `rrcluster run --help`"),
+        ({"zzz": 2}, "see `rrcluster run --help-all`"),
         ({"epsilon": "much"}, "epsilon = 'much' should be number or empty"),
         ({"num_rounds": 2.5}, "num_rounds = 2.5 should be whole number"),
         ({"num_rounds": True}, "should be whole number"),

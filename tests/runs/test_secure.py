@@ -265,7 +265,7 @@ def test_changed_settings_are_refused(tiny, tmp_path, mode):
 REFUSED = {
     "a seed": ({"seed": 3}, "takes no seed"),
     "seeds": ({"seeds": [1, 2]}, "takes no seed"),
-    "evaluation": ({"evaluate_every": 2}, "evaluates nothing on raw client data"),
+    "evaluation": ({"evaluate_every": 2}, "evaluates models on raw client data"),
     "no noise": ({"mechanism": "none", "noise_multiplier": None}, "nor secure"),
     "a reserve below zero": ({"reserve_rounds": -1}, "reserve_rounds = -1"),
     "a ceiling of zero": ({"max_epsilon": 0}, "max_epsilon = 0"),
