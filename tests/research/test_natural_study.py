@@ -41,6 +41,7 @@ def measured(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_default_is_above_one_model_on_the_bundled_table(measured):
     cells = read_cells(measured / "natural" / "natural.json")
     own = {(cell.rows, cell.epsilon, cell.method): cell for cell in cells}
@@ -55,6 +56,7 @@ def test_the_default_is_above_one_model_on_the_bundled_table(measured):
     assert own["random", None, "constant"].accuracy < 60
 
 
+@pytest.mark.slow
 def test_the_page_and_the_figure_are_made_of_the_numbers_alone(measured):
     file = measured / "natural" / "natural.json"
     cells = read_cells(file)
@@ -66,6 +68,7 @@ def test_the_page_and_the_figure_are_made_of_the_numbers_alone(measured):
     assert (measured / "natural" / "natural.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_what_is_measured_already_is_not_measured_again(measured, monkeypatch):
     monkeypatch.setattr(natural_study, "_rows_right", None)  # would fail if it were called
     before = (measured / "natural" / "natural.json").read_bytes()

@@ -17,7 +17,7 @@ SKIPPED = {"check_array_api_input"}  # scikit-learn runs it under SCIPY_ARRAY_AP
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks raise and expect warnings of their own
-@pytest.mark.parametrize("kind", [rr.RRClusterClassifier, rr.RRClusterRegressor])
+@pytest.mark.parametrize("kind", [rr.RRClusterClassifier, pytest.param(rr.RRClusterRegressor, marks=pytest.mark.slow)])
 def test_scikit_learns_own_checks(kind):
     results = check_estimator(kind(epsilon=4), expected_failed_checks=EXPECTED_TO_FAIL, on_skip=None)
     assert len(results) > 50

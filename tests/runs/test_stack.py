@@ -181,7 +181,7 @@ class Unreadable:
         return exec, ("raise ValueError('no such thing here')",)
 
 
-@pytest.mark.parametrize("broken", [Deadly, Unreadable])
+@pytest.mark.parametrize("broken", [Deadly, pytest.param(Unreadable, marks=pytest.mark.slow)])
 def test_a_job_that_ends_its_process_fails_alone(broken, tmp_path):
     first, *others = jobs(grid(tmp_path, "killed", algorithm="ifca", min_cluster_size=0, seeds=[0, 1, 2]))
     doomed = dataclasses.replace(first, settings={**first.settings, "data_folder": broken()})

@@ -421,7 +421,7 @@ def test_a_folder_that_agrees_is_refused_by_no_reader(folders, tmp_path, capsys,
 def test_a_folder_that_is_being_written_agrees_at_every_instant(tmp_path):
     """Charges come before releases, and the ledger is read last."""
     run = tmp_path / "run"
-    running = start(build_experiment(**SETTINGS | SECURE | {"num_rounds": 40, "out": str(run)}))
+    running = start(build_experiment(**SETTINGS | SECURE | {"num_rounds": 20, "out": str(run)}))
     thread, reads = Thread(target=finish, args=(running,)), 0
     thread.start()
     while thread.is_alive():

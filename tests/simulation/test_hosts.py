@@ -152,7 +152,11 @@ def once(folder):
 
 @pytest.mark.parametrize(
     ("case", "count"),
-    [("joint with coins and evaluation", 2), ("memory", 2), ("secure", 3), ("secure slots", 2)],
+    [
+        ("joint with coins and evaluation", 2),
+        ("secure", 3),
+        *(pytest.param(case, 2, marks=pytest.mark.slow) for case in ("memory", "secure slots")),
+    ],
 )
 def test_a_host_that_is_killed_in_a_round_changes_no_bit(case, count, tmp_path):
     experiment = experiment_of(case)

@@ -43,7 +43,7 @@ for processes in (1, 2):
 """
 
 
-@pytest.mark.parametrize("kind", ["a script", "a notebook"])
+@pytest.mark.parametrize("kind", ["a script", pytest.param("a notebook", marks=pytest.mark.slow)])
 def test_a_program_without_a_main_guard_runs_once_and_gives_the_same_models(kind, tmp_path):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     (tmp_path / "mine.py").write_text(PROGRAM)
