@@ -127,6 +127,9 @@ def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
     if start is None:
         return stated
     earlier = start.describe(plan)
+    if earlier:  # of a client that took part in both, the releases of both tell more
+        risk = stated["risk_in_words"].replace("all that was released,", "all that this run alone released,")
+        stated = stated | {"risk_in_words": risk}
     return stated | {
         "started_from": earlier,
         "notes": [*([earlier["what"], HOLDS_IF] if earlier else []), *stated["notes"]],

@@ -42,6 +42,7 @@ def test_the_first_models_are_the_other_runs_and_the_statement_adds_both_up(tiny
     assert stated["started_from"]["epsilon_together"] == together.epsilon
     assert stated["epsilon"] < together.epsilon
     assert "together" in stated["notes"][0]
+    assert stated["risk_in_words"].startswith("Somebody who sees all that this run alone released, knows")
     page = make_report([folder], tmp_path / "report").page.read_text()
     printed = re.search(r"epsilon = ([0-9.]+) at delta = 0.001 together", page)
     assert together.epsilon <= float(printed[1]) < together.epsilon + 0.01  # two decimals, never below
