@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rrcluster.data.arrays import from_arrays
+from rrcluster.data.arrays import at_most, from_arrays
 from rrcluster.errors import DataError
 
 RAGGED = [np.ones((2, 3)), np.full((4, 3), 2.0), np.full((1, 3), 3.0)]
@@ -53,6 +53,14 @@ def test_one_test_set_per_client_where_groups_are_not_known():
     assert (data.num_groups, data.test_of.tolist()) == (0, [0, 1, 2])
     with pytest.raises(DataError, match=r"one per client \(3\)"):
         from_arrays(RAGGED, CLASSES, test_inputs=tests[:2], test_targets=[[0] * 5, [2] * 6])
+
+
+@pytest.mark.parametrize("others", [1, 3, 500])
+def test_which_samples_are_kept_follows_from_the_clients_own_number(others):
+    rows = [np.arange(60.0).reshape(20, 3), *[np.zeros((others, 3))] * 9]
+    data = at_most(from_arrays(rows, [[0, 1] * 10, *[[0] * others] * 9], num_classes=2), 5)
+    assert data.sizes[0] == 5
+    assert data.store.client(0)[0][:, 0].tolist() == [0, 12, 24, 36, 48]
 
 
 @pytest.mark.parametrize("groups", [[0, 1, 1], [0, 1, 2]])

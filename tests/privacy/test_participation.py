@@ -193,6 +193,17 @@ def test_a_report_from_outside_of_the_slot_counts_for_nothing():
         total(None, rows, choices)
 
 
+def test_slots_in_a_sum_are_those_of_ids_and_not_of_places():
+    mechanism = plan(4, 1.0).mechanism
+    for t in range(4):
+        ids, rows = np.arange(60)[::-1].copy(), np.full((60, 6), 0.1)
+        counted = mechanism.sum_messages(Reports(rows, np.zeros(60, dtype=int), client_ids=ids), round_index=t)
+        own = np.flatnonzero(mechanism.slots.of(np.arange(60)) == t)
+        rows[np.isin(ids, own, invert=True)] = np.nan
+        only = mechanism.sum_messages(Reports(rows, np.zeros(60, dtype=int), client_ids=ids), round_index=t)
+        assert (counted == only).all()
+
+
 # Noise
 
 

@@ -120,9 +120,10 @@ def test_an_empty_cohort_is_released_too(tmp_path):
     assert np.isfinite(out.cluster_means).all()
 
 
-def test_a_killed_process_goes_on_and_its_open_round_is_charged_again_with_fresh_noise(tmp_path, monkeypatch):
+@pytest.mark.parametrize("rate", [0.3, 1.0])  # 1: the same cohort reports the same, so that noise alone differs
+def test_a_killed_process_goes_on_and_its_open_round_is_charged_again_with_fresh_noise(tmp_path, monkeypatch, rate):
     folder = tmp_path / "fed"
-    made = plan(reserve_rounds=1)
+    made = plan(reserve_rounds=1, sample_rate=rate)
     server = serve(folder, made)
     answer(server)
     before, release = server.models, []

@@ -13,7 +13,8 @@ import rrcluster as rr
 from rrcluster import entropy
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.runs.config import from_flat
-from rrcluster.runs.experiment import make_experiment
+from rrcluster.runs.experiment import build_experiment, make_experiment, processes_for
+from rrcluster.runs.fingerprint import describe_parts, fingerprint
 from rrcluster.runs.run import finish, resume, start
 
 
@@ -297,3 +298,33 @@ def test_a_killed_process_between_the_models_and_the_end_leaves_no_checkpoint(ti
         resume(tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert load_file(tmp_path / "run" / "models.safetensors")
+
+
+def table_of(clients, rows):
+    """Numbers, text and classes of so many clients, each with so many rows."""
+    rng, count = np.random.default_rng(clients), clients * rows
+    columns = {"who": [f"c{place // rows}" for place in range(count)], "a": rng.normal(size=count).tolist()}
+    return columns | {"b": ["1", "x"] * (count // 2), "y": ["no", "yes"] * (count // 2)}
+
+
+@pytest.mark.parametrize("algorithm", ["mixed-effects", "ifca"])
+def test_what_is_public_of_a_secure_run_follows_from_settings_alone(algorithm):
+    """Whoever the clients are, and however many rows they have: questions, survey, noise and statement are the same."""
+    about = {"client": "who", "target": "y", "classes": ["no", "yes"], "types": {"a": "number"}, "secure": True}
+    about |= {"features": ["a", "b"], "num_clients": 5000, "noise_multiplier": 1.0, "device": "cpu"}
+    if algorithm == "ifca":
+        about |= {"categories": {"b": ["x", *map(str, range(60))]}, "sample_rate": 0.5, "num_rounds": 100}
+    made = [
+        build_experiment(data=table_of(*shape), algorithm=algorithm, **about) for shape in ((4, 2), (400, 2), (30, 60))
+    ]
+    first = made[0]
+    assert first.server.init == ("survey" if algorithm == "ifca" else "independent")
+    for other in made[1:]:
+        assert other.statement() == first.statement()
+        assert other.server == first.server
+        assert other.method.form(other.model) == first.method.form(first.model)
+        assert processes_for(other) == processes_for(first)
+        assert other.config.flat() == first.config.flat()
+        assert fingerprint(other.config, other.engine) == fingerprint(first.config, first.engine)
+        assert describe_parts(other) == describe_parts(first)
+        assert other.engine.part == first.engine.part

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from safetensors.numpy import load_file, save_file
 import rrcluster as rr
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.composition import account_runs
+from rrcluster.privacy.cost import folder_cost
 from rrcluster.report import make_report
+from rrcluster.runs import experiment
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.run import finish, resume, start
@@ -33,10 +36,10 @@ def settings(tiny, first, **changes):
 
 
 def test_the_first_models_are_the_other_runs_and_the_statement_adds_both_up(tiny, first, tmp_path):
-    experiment = make_experiment(from_flat(settings(tiny, first, noise_multiplier=2.0)))
+    made = make_experiment(from_flat(settings(tiny, first, noise_multiplier=2.0)))
     released = load_file(first / "models.safetensors")
-    assert np.array_equal(experiment.start.models.clustered, released["clustered"].astype(float))
-    folder = finish(start(experiment)).folder
+    assert np.array_equal(made.start.models.clustered, released["clustered"].astype(float))
+    folder = finish(start(made)).folder
     stated = json.loads((folder / "privacy.json").read_text())
     together = account_runs([first, folder])
     assert stated["started_from"]["epsilon_together"] == together.epsilon
@@ -88,6 +91,14 @@ def test_starts_that_the_statement_could_not_build_on_are_refused(tiny, first, t
         with pytest.raises(kind, match=reason):
             rr.run(**settings(tiny, first, **changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_start_among_members_is_under_another_relation(tiny, first, monkeypatch):
+    """The event of a secure federation is that of add-remove, and what it states is zero-out."""
+    cost = replace(folder_cost(first), adjacency="zero-out")
+    monkeypatch.setattr(experiment, "folder_cost", lambda _: cost)
+    with pytest.raises(PrivacyError, match="different neighbouring relations"):
+        make_experiment(from_flat(settings(tiny, first)))
 
 
 @pytest.mark.parametrize(
