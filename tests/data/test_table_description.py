@@ -8,6 +8,7 @@ import yaml
 from rrcluster.cli import main
 from rrcluster.data.table_description import describe_table
 from rrcluster.errors import DataError
+from rrcluster.runs.experiment import build_experiment
 from rrcluster.settings import declared_columns
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
@@ -121,6 +122,15 @@ def test_settings_filled_from_the_data_run_and_the_statement_says_so(tmp_path, m
     assert main(["run", "t.yaml", "-q"]) == 0
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())["not_covered"]
     assert any("rules of x, colour, y" in line for line in stated)
+
+
+def test_rules_of_a_table_in_memory_that_were_filled_from_it_are_named():
+    table = {"who": ["a", "b"] * 5, "x": list(range(10)), "y": ["0", "1"] * 5}
+    about = {"client": "who", "target": "y", "classes": ["0", "1"], "scale": {"x": (0, 9)}, "delta": 0.1}
+    made = build_experiment(
+        data=table, filled_from_data=["x"], algorithm="fedavg", num_clients=2, noise_multiplier=1.0, **about
+    )
+    assert any("rules of x," in line for line in made.statement()["not_covered"])
 
 
 def test_one_column_filled_from_the_data_is_named_whole():

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.numpy import load_file
 
 import rrcluster as rr
 from rrcluster import entropy
-from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import build_experiment, make_experiment, processes_for
 from rrcluster.runs.fingerprint import describe_parts, fingerprint
@@ -328,3 +329,14 @@ def test_what_is_public_of_a_secure_run_follows_from_settings_alone(algorithm):
         assert fingerprint(other.config, other.engine) == fingerprint(first.config, first.engine)
         assert describe_parts(other) == describe_parts(first)
         assert other.engine.part == first.engine.part
+
+
+def test_a_secure_run_says_nothing_of_cells_that_no_rule_names():
+    """How many there are is counted in raw rows: a rehearsal warns of them."""
+    about = {"client": "who", "target": "y", "classes": ["no", "yes"], "types": {"a": "number"}, "delta": 1e-3}
+    about |= {"categories": {"b": ["1", "z"]}, "algorithm": "ifca", "noise_multiplier": 1.0, "num_clients": 40}
+    with pytest.warns(NotDeclared, match="'b': 50"):
+        build_experiment(data=table_of(40, 2), **about)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotDeclared)
+        build_experiment(data=table_of(40, 2), secure=True, **about)
