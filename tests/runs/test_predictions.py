@@ -17,7 +17,7 @@ import torch
 
 import rrcluster as rr
 from rrcluster.cli import main
-from rrcluster.errors import ConfigError, DataError
+from rrcluster.errors import ConfigError, DataError, PrivacyError
 
 pytestmark = pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")  # of unseen categories
 ROWS, CLIENTS = 10_000, 300
@@ -234,6 +234,14 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_scored(rows, trained,
     assert len(fine) == len(broken) - 3
     assert all(row["prediction"] in ("yes", "no") for row in fine)
     assert {row["prediction"] + row["probability_yes"] for row in scores if row["problem"]} == {""}
+
+
+def test_scores_are_readable_by_their_owner_alone_and_never_in_a_run_folder(rows, trained, tmp_path):
+    run = trained("cells", "two")
+    scored = rr.load(run).predict(rows.iloc[:20])
+    assert scored.write_csv(tmp_path / "scores.csv").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(PrivacyError, match="inside the run folder"):
+        scored.write_csv(run / "scores.csv")
 
 
 def test_no_row_chooses_the_model_that_scores_it(rows, trained):
