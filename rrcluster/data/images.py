@@ -158,7 +158,10 @@ def load_fashion_mini(path: str | os.PathLike[str] = BUNDLE) -> ImageDataset:
     Guarantees: the bundle has the recorded sha256, else `DataError`; no pickle is read and no more is
     decompressed than the bundle may hold. Many runs in one process decompress it once.
     """
-    content = np.frombuffer(_decompressed(_checked_bundle(Path(path))), dtype=np.uint8)
+    (file,) = SOURCES["fashion-mini"].files
+    way_out = "It is part of the package: install rrcluster again."
+    bundle = checked_content(Path(path), file, kind="bundle", way_out=way_out)
+    content = np.frombuffer(_decompressed(bundle), dtype=np.uint8)
     train, test = FASHION_CLASSES * TRAIN_PER_CLASS, FASHION_CLASSES * TEST_PER_CLASS
     cuts = np.cumsum([train, test, train * _SIDE * _SIDE])
     train_labels, test_labels, train_pixels, test_pixels = np.split(content, cuts)
@@ -249,12 +252,6 @@ def _unpack(pixels: NDArray[np.uint8], labels: NDArray[Any]) -> Images:
     images = np.empty((len(labels), _SIDE, _SIDE), dtype=np.uint8)
     images[np.argsort(labels, kind="stable")] = pixels.reshape(-1, _SIDE, _SIDE).transpose(0, 2, 1)
     return images
-
-
-def _checked_bundle(path: Path) -> bytes:
-    """The bundle's bytes, which have the recorded sha256."""
-    (file,) = SOURCES["fashion-mini"].files
-    return checked_content(path, file, kind="bundle", way_out="It is part of the package: install rrcluster again.")
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,6 @@ All of them are released numbers (rrcluster/mixed/), so that one file holds the 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,8 +87,3 @@ def table_linear(input_shape: tuple[int, ...], outputs: int, *, buckets: int = 0
         return table_linear(input_shape, outputs, buckets=int(described["buckets"]))
 
     return Model("table-linear", TableLinear(form), own=False, form=form, for_cells=for_cells)
-
-
-def with_form(model: Model, form: Form) -> Model:
-    """The model, asked by a form of the same columns."""
-    return replace(model, form=form)
