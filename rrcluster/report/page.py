@@ -133,9 +133,7 @@ def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
         "epsilon": _range(f"{epsilon} (delta {delta})" if mixed else epsilon for epsilon, delta in pairs)
         or epsilon_text(None, private=False),
         "delta": "" if mixed else _range(delta for _, delta in pairs),
-        "clients": _each(groups, "num_clients"),
         "clusters": _range(str(count) for count in sorted(clusters)),
-        "rounds": _each(groups, "num_rounds"),
         "seeds": _range(str(count) for count in sorted(len(group.runs) for group in groups)),
     }
 
@@ -182,10 +180,6 @@ def figure_html(drawing: Drawing, svg: str) -> str:
         f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{svg}</div>\n'
         f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"
     )
-
-
-def _each(groups: Sequence[RunGroup], name: str) -> str:
-    return _range(value_text(group.first.config[name]) for group in groups if name in group.first.config)
 
 
 def _pairs(private: Sequence[RunGroup]) -> list[tuple[str, str]]:

@@ -234,14 +234,12 @@ class Experiment:
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
         if (form := self.method.form(self.model)) is not None:
             stated["questions"] = form.describe()
-        if self.owns_data:
-            stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
+        uncovered = [OWN_DATA] if self.owns_data else []
         if filled := self.config.columns.filled_from_data or getattr(self.data.encoder, "filled_from_data", ()):
-            what = f"The rules of {', '.join(filled)}, which were taken from the clients' data."
-            stated["not_covered"] = [*stated["not_covered"], what]
+            uncovered.append(f"The rules of {', '.join(filled)}, which were taken from the clients' data.")
         if self.config.data.new_clients:
-            what = "Who is kept out as a new client: one client more can move another in or out of training."
-            stated["not_covered"] = [*stated["not_covered"], what]
+            uncovered.append("Who is kept out as a new client: one client more can move another in or out of training.")
+        stated["not_covered"] = [*stated["not_covered"], *uncovered]
         if self.plan.private and (code := own_code(self)):
             stated["notes"] = [*stated["notes"], trust_in(code)]
         return stated if self.deployed is None else self.deployed.stated(stated)

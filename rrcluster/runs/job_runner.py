@@ -240,14 +240,9 @@ def stacked(todo: Sequence[Job]) -> Iterator[Step]:
     for jobs in alike.values():
         for first in range(0, len(jobs), LARGEST_STACK):
             yield from _together(jobs[first : first + LARGEST_STACK])
-            _free_cached()
-
-
-def _free_cached() -> None:
-    """Give back the device memory of a stack that is over: another process may need it."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+            gc.collect()  # another process may need the device memory of a stack that is over
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
 
 class _Shared:

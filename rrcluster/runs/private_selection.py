@@ -8,7 +8,7 @@ written nor shown: what is not kept lies in a folder that only its owner can rea
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -98,7 +98,9 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     charged = event(noise)
     check_target(epsilon(charged, num_rounds=1, delta=delta, accountant="rdp"), target)
     selection = Selection(charged, _BY_EVALUATION, grid.spelled())
-    experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
+    noisy = [_with_noise(config, noise) for config in configs]
+    data = with_validation(make_experiment(noisy[0]).data)
+    experiments = _stating(selection, (make_experiment(config, data=data) for config in noisy))
     return Candidates(experiments, selection, grid.out, target)
 
 
@@ -145,7 +147,8 @@ def _charged(offer: Candidates) -> Candidates:
         offer.out / "ledger.jsonl", secure=plan.secure, made_by=describe_selection(offer.experiments, offer.selection)
     )
     if plan.secure:
-        offer = _stating(offer, charges=ledger.num_charged + 1)
+        selection = replace(offer.selection, charges=ledger.num_charged + 1)
+        offer = replace(offer, experiments=_stating(selection, offer.experiments), selection=selection)
         if offer.target is not None and offer.epsilon > offer.target:
             raise PrivacyError(
                 f"{offer.out}: {ledger.num_charged} selections were charged here and stopped. Another draws everything "
@@ -156,10 +159,9 @@ def _charged(offer: Candidates) -> Candidates:
     return offer
 
 
-def _stating(offer: Candidates, *, charges: int) -> Candidates:
-    selection = replace(offer.selection, charges=charges)
-    experiments = tuple(replace(each, plan=replace(each.plan, selection=selection)) for each in offer.experiments)
-    return replace(offer, experiments=experiments, selection=selection)
+def _stating(selection: Selection, experiments: Iterable[Experiment]) -> tuple[Experiment, ...]:
+    """The experiments with a selection in their plans, whose cost they then state."""
+    return tuple(replace(each, plan=replace(each.plan, selection=selection)) for each in experiments)
 
 
 def _best_run(offer: Candidates, hidden: Path) -> None:
@@ -236,13 +238,6 @@ def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
         privacy=privacy,
         output=replace(config.output, name=config.label, keep_checkpoint=False, references=False),
     )
-
-
-def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
-    first = make_experiment(configs[0])
-    data = with_validation(first.data)
-    each = (make_experiment(config, data=data) for config in configs)
-    return tuple(replace(made, plan=replace(made.plan, selection=selection)) for made in each)
 
 
 _HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards
