@@ -329,9 +329,7 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     if any(map(_figures, groups)):
         once = "accuracy and worst decile" if "accuracy" in metrics else "RMSE of clients and worst decile"
         sentences.append(f"Every client counts once in {once}, every row in the other columns.")
-        sentences.append(
-            "The constant is of training rows; one model for all, where shown, has the same budget."
-        )
+        sentences.append("The constant is of training rows; one model for all, where shown, has the same budget.")
     explained = [text for name, text in _EXPLAINED.items() if name in metrics]
     return [*sentences, *explained, *_sample_sentence(groups)]
 
