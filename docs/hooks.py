@@ -194,7 +194,8 @@ def settings_page() -> str:
 
 
 def _topic(topic: str, usual: dict[str, str]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {_default(_DECLARED[name].default)} | {text} |" for name, text in usual.items()]
+    defaults = {name: _default(_DECLARED[name].default).strip("`") for name in usual}
+    rows = [f"| [`{name}`](#{name}) | {defaults[name]} | {text} |" for name, text in usual.items()]
     table = "\n".join(["| setting | default | usual |", "| --- | --- | --- |", *rows])
     return f"\n## {topic}\n\n{table}\n" + "".join(_entry(name) for name in usual)
 
