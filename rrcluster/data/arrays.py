@@ -38,13 +38,13 @@ class ArrayStore:
     targets: tuple[Targets, ...]
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The samples of one client, as they were given."""
+        """The samples of one client, as given."""
         return self.inputs[client], self.targets[client]
 
 
 @dataclass(frozen=True, repr=False)
 class Constant:
-    """An array that is in memory already, as the `make_inputs` of a test set."""
+    """An array in memory, as the `make_inputs` of a test set."""
 
     values: Inputs
 
@@ -115,7 +115,7 @@ def from_arrays(
 
 
 def _packed(layout: Layout | None, inputs: Arrays, owner: str) -> Arrays:
-    """Inputs that consist of several arrays as one each."""
+    """Pack inputs that consist of several arrays into one array each."""
     if layout is None:
         return inputs
     return [layout.pack(sample, f"{owner} {place}") for place, sample in enumerate(inputs)]
@@ -137,9 +137,9 @@ def _parts(arrays: Arrays) -> Parts:
 def test_parts(
     inputs: Arrays | None, targets: Arrays | None, groups: NDArray[np.int64], num_groups: int
 ) -> tuple[Parts, Parts, NDArray[np.int64]]:
-    """The test sets as two tuples of equal length, and the place of every client's own among them, -1 for none.
+    """The test sets as two tuples of equal length, and the place of each client's own among them, -1 for none.
 
-    None at all, one that all clients share, one per known group, or one per client, which may be empty.
+    There may be none, one shared by all clients, one per known group, or one per client, which may be empty.
     """
     if inputs is None and targets is None:
         return (), (), np.full(len(groups), -1)
@@ -242,7 +242,7 @@ class RowStore:
     ids: bool
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The rows of one client, read and checked now; a `DataError` names the client, never a value."""
+        """The rows of one client, read and checked on each call; a `DataError` names the client, never a value."""
         rows = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
         inputs, targets = np.asarray(self.inputs[rows]), np.asarray(self.targets[rows])
         check_rows(f"client {client}", inputs, targets, self.inputs.shape[1:], self.num_classes, ids=self.ids)
@@ -269,7 +269,7 @@ class _MappedArray:
     digest: bytes  # of some rows
 
     def open(self) -> NDArray[Any]:
-        """The array; DataError where the file is not there, or another one."""
+        """The array; DataError if the file is missing or differs."""
         kind, offset, shape, order = self.place
         try:
             values: Any = np.memmap(self.path, kind, "r", offset, shape, order)  # type: ignore[call-overload]
@@ -283,9 +283,9 @@ class _MappedArray:
 
 
 def _sent(values: Any) -> Any:
-    """A mapped array as its place in its file."""
+    """Replace a mapped array by its place in its file."""
     if not isinstance(getattr(values, "base", None), mmap.mmap) or values.filename is None:
-        return values  # in memory, or a part of what is mapped
+        return values  # in memory, or only a part of the mapped array
     order = "C" if values.flags.c_contiguous else "F"
     path = str(Path(values.filename).absolute())
     return _MappedArray(path, (values.dtype, values.offset, values.shape, order), _some_rows(values))
@@ -374,15 +374,15 @@ def _checked_offsets(offsets: ArrayLike, num_inputs: int, num_targets: int) -> N
             "offsets must begin at 0 and end at the number of both."
         )
     if np.diff(bounds).min() < 1:
-        raise DataError(f"client {int(np.diff(bounds).argmin())} has no row; every client needs at least one sample.")
+        raise DataError(f"client {int(np.diff(bounds).argmin())} has no rows; every client needs at least one sample.")
     return bounds
 
 
 def at_most(data: FederatedData, count: int) -> FederatedData:
     """The population with at most `count` training samples per client, and as many per test set.
 
-    Guarantees: nobody joins or leaves; who has no more than `count` keeps all, the others samples at equal distances,
-    the first among them; no randomness.
+    Guarantees: nobody joins or leaves; clients with at most `count` samples keep all, others keep samples at equal
+    distances, the first among them; no randomness.
     """
     checks.count(max_samples=count)
     return replace(
@@ -394,10 +394,10 @@ def at_most(data: FederatedData, count: int) -> FederatedData:
 
 
 def with_validation(data: FederatedData) -> FederatedData:
-    """The population with one in five of each client's samples kept for choosing settings by, and not trained on.
+    """The population with one in five of each client's samples held out for choosing settings.
 
     Rounded up; the newest where samples are in order of time, else drawn; none of a client's only sample. A client's
-    depend on how many it has alone.
+    held-out samples depend only on its number of samples.
     """
     held = np.where(data.sizes > 1, -(-data.sizes // _VALIDATION), 0)
     kept, trained = (
@@ -406,7 +406,7 @@ def with_validation(data: FederatedData) -> FederatedData:
     return replace(data, sizes=data.sizes - held, store=trained, validation=replace(data, sizes=held, store=kept))
 
 
-_VALIDATION = 5  # one of so many samples
+_VALIDATION = 5  # one in so many samples
 
 
 def _divided_rows(targets: Targets, *, ordered: bool, validation: bool) -> NDArray[np.int64]:
@@ -430,9 +430,9 @@ class SomeRows:
 
 
 def without_newcomers(data: FederatedData, share: float) -> FederatedData:
-    """The population without a share of its clients, drawn by name (by place where they have none): `newcomers`.
+    """The population without a share of its clients, the `newcomers`, drawn by name (by position without names).
 
-    Where no rows are held out, newcomers are tested on rows of their own all the same.
+    Without held-out rows, newcomers are tested on their own rows.
     """
     names = data.clients or tuple(map(str, range(data.num_clients)))
     draws = np.array([stream(0, f"new client {name}").random() for name in names])
@@ -446,7 +446,7 @@ def without_newcomers(data: FederatedData, share: float) -> FederatedData:
 
 
 def _tested(data: FederatedData) -> FederatedData:
-    """The population with the samples of its validation as test sets."""
+    """The population with its validation samples as test sets."""
     held = data.validation
     assert held is not None
     own = [held.store.client(client) for client in range(held.num_clients)]
@@ -456,7 +456,7 @@ def _tested(data: FederatedData) -> FederatedData:
 
 
 def of_clients(data: FederatedData, ids: NDArray[np.int64]) -> FederatedData:
-    """Some clients as a population of their own."""
+    """Some clients as a separate population."""
     return replace(
         data,
         sizes=data.sizes[ids],
@@ -477,7 +477,7 @@ class _Some:
 
 
 def spaced(size: int, count: int) -> NDArray[np.int64]:
-    """(min(size, count),) places among `size`, at equal distances from 0 on."""
+    """(min(size, count),) positions among `size`, evenly spaced from 0."""
     number = min(size, count)
     return np.arange(number, dtype=np.int64) * size // max(number, 1)
 

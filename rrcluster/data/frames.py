@@ -27,8 +27,8 @@ from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream
 from rrcluster.settings import ColumnSettings, data_label, declared_columns
 
-OWN_DATA = "your-data"  # the name of a population from a frame, unless it is given one
-_SPLIT_SEED = 0  # public: which of a client's rows are held out
+OWN_DATA = "your-data"  # default name of a population from a frame
+_SPLIT_SEED = 0  # public: decides which of a client's rows are held out
 
 
 class ColumnRules(TypedDict, total=False):
@@ -86,7 +86,7 @@ def from_frame(
 def frame_population(
     frame: Any, columns: ColumnSettings, *, name: str | None = None, typed: bool = True
 ) -> FederatedData:
-    """As `from_frame`, by settings of columns; unless `typed`, the kinds of columns are no matter."""
+    """As `from_frame`, from column settings; kinds of columns matter only if `typed`."""
     if isinstance(frame, (str, Path)):
         return load_table(str(frame), columns, name=name, typed=typed)
     if columns.client is None:
@@ -103,7 +103,7 @@ def load_table(path: str, columns: ColumnSettings, *, name: str | None = None, t
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a table that `from_frame` reads, as against a name or a population."""
+    """Whether a value is a table for `from_frame`, rather than a name or a population."""
     return not isinstance(value, (str, FederatedData)) and (
         isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__") or hasattr(value, "with_format")
     )
@@ -132,7 +132,7 @@ def to_table(frame: Any) -> Any:
 
 
 def _no_table(frame: Any) -> DataError:
-    """Why a frame is no table: by column where it has columns of mixed types."""
+    """Why a frame is not a table: named by column if it has columns of mixed types."""
     pa = arrow()
     for name in getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()):
         try:
@@ -198,7 +198,7 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
 
 
 def row_rules(columns: ColumnSettings) -> ColumnSettings:
-    """Of the settings of a table those that say what a row by itself means: all of them public."""
+    """The settings of a table that give meaning to single rows: all of them public."""
     fills = tuple(text for text in columns.missing if text.partition("=")[0] in columns.features)
     columns = replace(columns, encoding="cells" if columns.encoding == "cells" else "declared")
     dates = {name for name, kind in columns.kinds.items() if kind == "date" and name in columns.features}
@@ -214,7 +214,7 @@ def encoded_rows(table: Any, encoder: ColumnSettings, *, row: Row) -> NDArray[np
 
 
 def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[ColumnSettings, dict[str, str]]:
-    """What the target is where nobody declared it, and how to declare it; read from all rows: for rehearsals alone."""
+    """The settings with an inferred target kind or classes, and how to declare them: only for rehearsals."""
     if columns.encoding != "cells":
         return columns, {"classes": "declare them (--classes; in Python classes=...)"}
     target = str(columns.target)
@@ -230,7 +230,7 @@ def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Colu
 def _rows_by_client(
     table: Any, columns: ColumnSettings, owners: NDArray[np.int64], *, row: Row
 ) -> list[NDArray[np.int64]]:
-    """The rows of every client: as they come, or the oldest first where a column has their times."""
+    """The rows of every client: in the given order, or oldest first if a column has their times."""
     times = (
         np.zeros(len(table)) if columns.time is None else read_times(table.column(columns.time), columns.time, row=row)
     )
@@ -238,13 +238,13 @@ def _rows_by_client(
 
 
 def _inferred(kinds: list[str]) -> dict[str, str]:
-    """The kinds of columns as a constant that was not declared."""
+    """The inferred kinds of columns, as a constant that was not declared."""
     rules = ", ".join(f"{name!r}: {kind!r}" for name, _, kind in (text.rpartition("=") for text in kinds))
     return {"types": f"declare them (--types {' '.join(kinds)}; in Python types={{{rules}}})"} if kinds else {}
 
 
 def _feature_names(table: Any, client: str, columns: ColumnSettings) -> tuple[list[str], dict[str, str]]:
-    """The features, and how to declare them where some column looks like row numbers and is none by default."""
+    """The features, and how to declare them if a column that looks like row numbers was left out."""
     roles = {client, columns.target, columns.test_column, columns.time, columns.group}
     others = [name for name in table.column_names if name not in roles]
     numbers = [] if columns.features else [name for name in others if is_row_number(name)]
@@ -266,7 +266,7 @@ def _feature_names(table: Any, client: str, columns: ColumnSettings) -> tuple[li
 def _test_rows(
     table: Any, columns: ColumnSettings, rows: list[NDArray[np.int64]], names: list[str], *, row: Row
 ) -> NDArray[np.bool_]:
-    """(rows,) whether a row is held out; every client keeps at least one to train on."""
+    """(rows,) whether a row is held out; every client keeps at least one for training."""
     tested = np.zeros(len(table), dtype=bool)
     if columns.test_column is not None:
         tested = encode_test_rows(table, columns, row=row)
@@ -289,13 +289,13 @@ def _test_rows(
 
 
 def _of_clients(groups: NDArray[np.int64], owners: NDArray[np.int64], name: str, *, row: Row) -> NDArray[np.int64]:
-    """(clients,) the true group of every client, from those of the rows."""
+    """(clients,) the true group of every client, from its rows."""
     first = np.zeros(int(owners.max()) + 1, dtype=np.int64)
     first[owners[::-1]] = groups[::-1]
     other = groups != first[owners]
     if other.any():
         raise DataError(
-            f"group = {name!r}: {row(int(other.argmax()))} has another group than the client's other rows; a client "
-            "is in one group."
+            f"group = {name!r}: {row(int(other.argmax()))} has a different group than the client's other "
+            "rows; a client has one group."
         )
     return first

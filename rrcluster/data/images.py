@@ -81,7 +81,7 @@ class ImageDataset:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of what a model sees."""
+        """(channels, height, width) of a model's input."""
         height, width = self.train_images.shape[-2:]
         return self.channels, height, width
 
@@ -91,7 +91,7 @@ class ImageDataset:
         return normalise(turned[:, None] if images.ndim == 3 else turned, mean=self.mean, std=self.std)
 
     def test_inputs(self, picked: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Some of the test images, as a model sees them."""
+        """Some of the test images, as model inputs."""
         return self.inputs(self.test_images[picked])
 
 
@@ -132,7 +132,7 @@ def _check_part(part: str, images: Images, labels: Labels, num_classes: int) -> 
 FASHION_CLASSES, EMNIST_CLASSES = 10, 47
 FASHION_MEAN, FASHION_STD = 0.2860, 0.3530  # of pixel / 255 over the training images
 EMNIST_MEAN, EMNIST_STD = 0.1736, 0.3317  # of pixel / 255 over the ByMerge test images
-TEST_EVERY = 5  # of EMNIST's test file alone, one image in five of every class is for testing
+TEST_EVERY = 5  # of EMNIST's test file, which is split: one image in five of every class is for testing
 TRAIN_PER_CLASS, TEST_PER_CLASS = 1000, 100  # of fashion-mini
 BUNDLE = Path(__file__).parent / "bundled" / "fashion-mini.xz"
 
@@ -271,12 +271,12 @@ _PICKLED_NAMES = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"
 
 @dataclass(frozen=True)
 class _Cifar:
-    """How the two datasets differ. The last label of a record is the class."""
+    """The differences between the two datasets. The last label of a record is the class."""
 
     name: str
     num_classes: int
     keys: tuple[str, ...]  # of the labels in a pickle, in the order of the records
-    most: tuple[int, ...]  # of each label
+    most: tuple[int, ...]  # largest value of each label
     mean: Level
     std: Level
 
@@ -379,10 +379,10 @@ def _from_sheet(kind: _Cifar, content: bytes, paths: dict[str, Path], place: int
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """A second barrier behind the digest: a pickle may name what an array of bytes needs, and nothing else."""
+    """A second barrier behind the digest: a pickle may name only the parts of a byte array."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The function or class that a pickle names."""
+        """The function or class named in a pickle."""
         if (module, name) not in _PICKLED_NAMES:
             raise Unexpected(f"expected a pickle of plain data, found the name {module[:40]}.{name[:40]}")
         return super().find_class(module, name)

@@ -1,7 +1,7 @@
-"""Which client holds which samples, and how images differ between clients; functions of labels and a random stream.
+"""Division of samples among clients, and differences between clients: functions of labels and a random stream.
 
-Three kinds of difference: groups that see images turned (`rotated_images`), groups that call them by other names
-(`flipped_images`), and clients that hold other classes (`dirichlet_images`).
+Three kinds of difference: groups that see images turned (`rotated_images`), groups that rename their classes
+(`flipped_images`), and clients with different classes (`dirichlet_images`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ Indices = tuple[NDArray[np.int64], ...]  # one array of sample positions per cli
 
 
 class Holdings(Protocol):
-    """Which samples each client holds: `Indices` in memory, or `DrawnIndices` by formula."""
+    """The samples of each client: `Indices` in memory, or `DrawnIndices` by formula."""
 
     def __getitem__(self, client: int, /) -> NDArray[np.int64]:
         """Positions of one client's samples."""
@@ -33,11 +33,11 @@ class Holdings(Protocol):
 
 @dataclass(frozen=True)
 class DrawnIndices:
-    """Every client draws its samples for itself, by formula: nothing is stored per client.
+    """Every client draws its samples by formula: nothing is stored per client.
 
     Guarantees: a client's samples are `samples_per_client` distinct positions below `num_samples`, a uniform subset,
     independent between clients, and a function of (`key`, client id) alone: neither the number of clients nor the order
-    of asking changes them. Two clients may share samples.
+    of requests changes them. Two clients may share samples.
     """
 
     key: int
@@ -62,7 +62,7 @@ class DrawnIndices:
 
 
 def holding_sizes(holdings: Holdings) -> NDArray[np.int64]:
-    """(num_clients,) how many samples each client holds."""
+    """(num_clients,) number of samples of each client."""
     if isinstance(holdings, DrawnIndices):
         return np.full(len(holdings), holdings.samples_per_client, dtype=np.int64)
     return np.array([len(holdings[client]) for client in range(len(holdings))], dtype=np.int64)
@@ -132,7 +132,7 @@ def split_reusing(labels: NDArray[np.int64], groups: NDArray[np.int64], *, rng: 
     dealt: dict[int, NDArray[np.int64]] = {}
     for clients in members:
         shares = np.array_split(rng.permutation(len(labels)), most)
-        dealt.update(zip(clients.tolist(), shares, strict=False))  # a smaller group leaves the last shares
+        dealt.update(zip(clients.tolist(), shares, strict=False))  # a smaller group leaves the last shares unused
     return tuple(dealt[client] for client in range(len(groups)))
 
 
@@ -141,12 +141,12 @@ MAX_ROTATIONS = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageStore:
-    """Images stored once; those of a client are picked, turned, normalised and named by its group when asked for."""
+    """Images stored once; a client's are picked, turned, normalised and relabelled on request."""
 
     dataset: ImageDataset
     indices: Holdings
     turns: NDArray[np.int64]  # (num_clients,) quarter turns
-    names: NDArray[np.int64]  # (num_clients,) the group by whose names classes are called (`flipped`)
+    names: NDArray[np.int64]  # (num_clients,) the group whose class names a client uses (`flipped`)
 
     def client(self, client: int) -> tuple[NDArray[np.float32], Labels]:
         """The images of one client, (size, channels, height, width) normalised, and their labels."""
@@ -261,7 +261,7 @@ def _dirichlet_shares(num_clients: int, concentration: float, rng: Rng) -> NDArr
 
 
 def _filled(parts: list[NDArray[np.int64]], at_least: int, rng: Rng) -> Indices:
-    """Every client below `at_least` gets random samples of whoever has most, one at a time."""
+    """Give every client below `at_least` random samples of the largest client, one at a time."""
     held = [part.tolist() for part in parts]
     sizes = np.array([len(part) for part in held])
     for client in np.flatnonzero(sizes < at_least).tolist():

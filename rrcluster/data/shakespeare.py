@@ -25,7 +25,7 @@ from rrcluster.rng import Rng
 
 # The 80 characters of LEAF's vocabulary, in ASCII order.
 VOCABULARY = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
-WINDOW = 80  # characters in
+WINDOW = 80  # input characters
 LEAST_CHARACTERS = 1000  # of a role
 MOST_TRAIN, MOST_TEST = 2000, 500  # windows of a role
 TRAIN_PERCENT = 80  # of the characters of a role
@@ -170,5 +170,5 @@ class RoleStore:
 
 
 def _cut(length: int) -> int:
-    """Where a text of this length is divided."""
+    """The position at which a text of this length is divided."""
     return length * TRAIN_PERCENT // 100

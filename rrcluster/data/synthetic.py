@@ -20,14 +20,14 @@ from rrcluster.data.partition import assign_groups
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng, stream
 
-HELD_CLIENTS = 20_000  # a synthetic population of more clients than this is not held in memory
+HELD_CLIENTS = 20_000  # larger synthetic populations are not held in memory
 TEST_SAMPLES = 1000  # per group
 
 Samples = tuple[NDArray[np.float64], NDArray[np.float64]]  # inputs (count, dimension), targets (count,)
 
 
 class Law(Protocol):
-    """How the samples of a group are distributed."""
+    """The distribution of a group's samples."""
 
     def draw(self, group: int, count: int, *, rng: Rng) -> Samples:
         """Fresh samples of one group."""
@@ -44,7 +44,7 @@ class GeneratedStore:
     key: int
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The samples of one client, the same whenever they are asked for."""
+        """The samples of one client, the same on every call."""
         own = stream(self.key, "samples", client)
         inputs, targets = self.law.draw(int(self.groups[client]), int(self.sizes[client]), rng=own)
         return inputs.astype(np.float32), targets.astype(np.float32)

@@ -1,7 +1,7 @@
-"""What a table holds and everything that stands in the way of training on it, all at once, with settings to edit.
+"""A table's content and all obstacles to training on it, in one report, with settings to edit.
 
-It reads all rows, for the eyes of whoever may see them: nothing of it is covered by a guarantee, and what it finds is
-no setting until somebody declares it.
+It reads all rows, for people who may see them: no guarantee covers it, and its findings become settings only when
+somebody declares them.
 """
 
 import json
@@ -32,12 +32,12 @@ class ColumnFacts:
     missing: int
     distinct: int  # texts and numbers
     dates: int  # of the text
-    parts: tuple[str, ...]  # of its dates that differ, where most cells are dates
+    parts: tuple[str, ...]  # parts of its dates that vary, if most cells are dates
 
 
 @dataclass(frozen=True)
 class TableDescription:
-    """The facts of a table, what is wrong with it, and a YAML file of settings for `rrcluster run`."""
+    """The facts of a table, its problems, and a YAML file of settings for `rrcluster run`."""
 
     facts: dict[str, Any]
     columns: tuple[ColumnFacts, ...]
@@ -150,7 +150,7 @@ def _settings(
     *,
     fill: bool,
 ) -> str:
-    """YAML with what has to be declared left as comments; with `fill` from clients' values, which it says."""
+    """YAML with settings to declare as comments; with `fill` from clients' values, marked as such."""
     used = [column for column in columns if column.distinct > 1 and not _is_id(column, len(table))]
     numbers = [column.column for column in used if column.numbers > column.text]
     few = [column for column in used if column.distinct <= _FEW_VALUES and not column.parts]

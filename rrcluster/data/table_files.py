@@ -1,6 +1,6 @@
-"""Files of a user's own: CSV and Parquet as Arrow tables, alone or as a folder of one file per client.
+"""Users' files: CSV and Parquet as Arrow tables, alone or as a folder of one file per client.
 
-Light: without torch, so that a wrong path or column is reported at once. No error shows a value of a cell.
+Light: without torch, so that a wrong path or column is reported at once. No error shows the value of a cell.
 """
 
 import gzip
@@ -16,8 +16,8 @@ from typing import Any
 from rrcluster.errors import ConfigError, DataError, install_extra
 from rrcluster.settings import FILE_ENDINGS, ColumnSettings
 
-FILE_NAME = "(file name)"  # the client's column where every client has a file
-_SHOWN = 12  # columns in an error
+FILE_NAME = "(file name)"  # the client column if every client has a file
+_SHOWN = 12  # columns listed in an error
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -31,7 +31,7 @@ def arrow(module: str = "pyarrow") -> Any:
 
 
 def read_table(path: Path, columns: ColumnSettings) -> tuple[Any, str]:
-    """All rows of a file or folder as one Arrow table, and the column that has the client of each row."""
+    """All rows of a file or folder as one Arrow table, and the name of its client column."""
     check_table(path, columns)
     if not path.is_dir():
         return _whole(path), str(columns.client)
@@ -47,7 +47,7 @@ def read_table(path: Path, columns: ColumnSettings) -> tuple[Any, str]:
 
 
 def count_clients(path: Path, columns: ColumnSettings) -> int:
-    """The number of clients; of their column alone, nothing else is read."""
+    """The number of clients; reads only their column."""
     check_table(path, columns)
     if path.is_dir() and columns.client is None:
         return len(_files(path))
@@ -56,7 +56,7 @@ def count_clients(path: Path, columns: ColumnSettings) -> int:
 
 
 def check_table(path: Path, columns: ColumnSettings) -> None:
-    """Refuse a path that is not there, holds no table, or lacks a column that the settings name."""
+    """Refuse a missing path, a path without a table, or missing columns."""
     arrow()
     files = _files(path)
     if path.is_dir() and columns.client is None:
@@ -100,7 +100,7 @@ def header(file: Path) -> list[str]:
 
 
 def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str) -> None:
-    """Refuse settings that name a column which is not there, with the nearest one that is."""
+    """Refuse settings that name a missing column, with the nearest existing one."""
     roles = {"client": columns.client, "target": columns.target, "test_column": columns.test_column}
     roles["time"] = columns.time
     named = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
@@ -171,7 +171,7 @@ def _read(file: Path, *, only: str | None = None) -> Any:
         csv = arrow("pyarrow.csv")
         names = header(file) if only is None else [only]
         convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=names)
-        serial = csv.ReadOptions(use_threads=False)  # then errors name the row
+        serial = csv.ReadOptions(use_threads=False)  # errors then name the row
         table = csv.read_csv(file, read_options=serial, parse_options=_parsing(file), convert_options=convert)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(file, error) from None
@@ -180,7 +180,7 @@ def _read(file: Path, *, only: str | None = None) -> Any:
 
 
 def _check_quotes(file: Path, *, rows: int) -> None:
-    """Refuse quotation marks that open or close in the middle of a cell: one of them would swallow others' rows."""
+    """Refuse quotation marks that open or close within a cell: one of them would swallow others' rows."""
     opened = gzip.open if file.name.lower().endswith(".gz") else open
     with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
         lines = reader(text, delimiter=_parsing(file).delimiter, strict=True)
@@ -190,13 +190,14 @@ def _check_quotes(file: Path, *, rows: int) -> None:
             whole = False
         if not whole:
             raise DataError(
-                f"{file}: line {lines.line_num} ends a cell whose quotation marks do not fit; write a quotation mark "
-                'within a cell twice ("") and the whole cell in quotation marks, as programs do that write CSV.'
+                f"{file}: line {lines.line_num} ends a cell with unbalanced quotation marks; double a "
+                "quotation mark within a cell ("
+                ") and quote the whole cell, as CSV requires."
             )
 
 
 def is_row_number(name: str) -> bool:
-    """Whether a column looks like the row numbers that a program wrote beside a table: it changes as others leave."""
+    """Whether a column looks like row numbers written by a program: they change as other clients leave."""
     return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__|level_\d+|index", name) is not None
 
 
@@ -215,7 +216,7 @@ def _parsing(file: Path) -> Any:
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:
-    """What is wrong with a file, by row and column; pyarrow's own words would show cells."""
+    """What is wrong with a file, by row and column; pyarrow's own message would show cells."""
     text = str(error)
     row, column = re.search(r"Row #(\d+)", text), re.search(r"In CSV column #(\d+)", text)
     if file.is_file() and not file.name.lower().endswith((".gz", ".parquet", ".pq")):
@@ -245,7 +246,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
 
 
 def _widened(table: Any) -> Any:
-    """With floats of 64 bits: joined to narrower ones, whole numbers of another file would be rounded."""
+    """The table with 64-bit floats: narrower ones would round integers of other files on joining."""
     pa = arrow()
     narrow = {pa.float16(), pa.float32()}
     schema = pa.schema([pa.field(own.name, pa.float64() if own.type in narrow else own.type) for own in table.schema])
@@ -253,9 +254,9 @@ def _widened(table: Any) -> Any:
 
 
 def _joined(path: Path, tables: list[Any]) -> Any:
-    """The rows of all tables, columns in order of their names; numbers become floats where another file has floats.
+    """The rows of all tables, columns in order of their names; numbers become floats if another file has floats.
 
-    Neither the order of columns in one file nor the width of its floats changes what the other files hold.
+    Neither the order of columns in one file nor the width of its floats changes the content of other files.
     """
     pa = arrow()
     tables = [_widened(table.select(sorted(table.column_names))) for table in tables]

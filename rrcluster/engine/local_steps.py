@@ -1,4 +1,4 @@
-"""A client's local steps: the order of its samples, the seeds that its steps draw from, and its optimiser.
+"""A client's local steps: the order of its samples, the seeds of its random layers, and its optimiser.
 
 Order and seeds are functions of (seed, round, client id) alone; the state of an optimiser is fresh in every round.
 """
@@ -15,7 +15,7 @@ from rrcluster.rng import client_words
 from rrcluster.settings import LocalSettings
 from rrcluster.types import Array
 
-_LAST = 2**32  # sorts behind every draw
+_LAST = 2**32  # sorts after every draw
 _LONGEST_SORTED = 2048  # samples of a client that one program sorts
 
 
@@ -60,7 +60,7 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
     position = torch.arange(width, device=clients.device)
     epoch = torch.arange(epochs, device=clients.device)
     real = (position < sizes[:, None])[:, None, :]  # (n, 1, width)
-    place = epoch[None, :, None] * sizes[:, None, None] + position  # of a draw among the client's own
+    place = epoch[None, :, None] * sizes[:, None, None] + position  # index of a draw among the client's own
     drawn = words.gather(1, place.clamp(max=count - 1).flatten(1)).reshape(place.shape)
     order = torch.where(real, drawn, _LAST).argsort(dim=-1, stable=True)
     return torch.where(real, order, -1)
@@ -80,7 +80,7 @@ def words_on(keys: Tensor, clients: Tensor, count: int) -> Tensor:
 
 
 def _draw_kernels() -> Any:
-    """Kernels that draw on a CUDA device; None where what brings them, or Triton, is not installed."""
+    """Kernels that draw on a CUDA device; None if their distribution, or Triton, is not installed."""
     try:
         return ACCELERATORS.load("draws") if "draws" in ACCELERATORS else None
     except ImportError:
@@ -88,11 +88,11 @@ def _draw_kernels() -> Any:
 
 
 BETAS, SMALL = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015), PyTorch's defaults
-_STEPS = 0x73746570  # sets the words for steps apart from those for the order of samples
+_STEPS = 0x73746570  # separates the words for steps from those for the order of samples
 
 
 def step_seeds(key: tuple[Any, Any], clients: Array, count: int) -> Array:
-    """(n, count) seeds, one for each step of each client: what random layers (dropout) draw from in that step.
+    """(n, count) seeds, one for each step of each client, for random layers (dropout) in that step.
 
     A function of the key and the client's id alone, so that nobody's draws depend on who else takes part. The two
     halves of the key are numbers, or one number per client, (n, 1).
@@ -103,10 +103,10 @@ def step_seeds(key: tuple[Any, Any], clients: Array, count: int) -> Array:
 
 
 def direction(momentum: float, state: Sequence[Tensor], gradient: Tensor, steps: Any) -> Tensor:
-    """What a step of size 1 subtracts: SGD with momentum where the state is one tensor, Adam where it is two.
+    """The direction that a step of size 1 subtracts: SGD with momentum for one state tensor, Adam for two.
 
-    The state is updated in place. `steps` is how many steps have been taken, this one included: a number, or (n, 1)
-    for n clients.
+    The state is updated in place. `steps` counts the steps so far, this one included: a number, or (n, 1) for n
+    clients.
     """
     if len(state) == 1:
         (velocity,) = state
@@ -120,7 +120,7 @@ def direction(momentum: float, state: Sequence[Tensor], gradient: Tensor, steps:
 
 
 def state_size(optimizer: str, momentum: float) -> int:
-    """How many numbers per coordinate the optimiser remembers from step to step."""
+    """Numbers per coordinate in the optimiser's state."""
     return 2 if optimizer == "adam" else 1 if momentum else 0
 
 
@@ -130,7 +130,7 @@ class Optimiser:
     def __init__(
         self, parameters: Sequence[Tensor], local: LocalSettings, anchor: Array, trainable: Array | None = None
     ) -> None:
-        """`anchor` (d,) is the centre of the proximal term; `trainable` (d,) says which coordinates move."""
+        """`anchor` (d,) is the centre of the proximal term; `trainable` (d,) marks the coordinates that move."""
         self._parameters, self._local, self._steps = list(parameters), local, 0
         self._anchor = _parts(anchor, parameters) if local.proximal else None
         self._masks = None if trainable is None else _parts(trainable, parameters)

@@ -1,4 +1,4 @@
-"""Which engine and device a run uses."""
+"""The choice of engine and device for a run."""
 
 import logging
 from typing import get_args
@@ -17,7 +17,7 @@ from rrcluster.settings import EngineName, Precision
 _STACKED_OWN = (
     25  # clients of a network that a user brings: more of them leave a core's cache (research/benchmarks/README.md)
 )
-_LARGEST_STACKED = 2**16  # parameters of one: beyond, stacking on a CPU is slower than one client at a time
+_LARGEST_STACKED = 2**16  # parameters: for larger networks stacking on a CPU is slower than one client at a time
 _LARGEST_RECURRENT = 20_000
 
 
@@ -33,7 +33,7 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError(f"device = {name!r} is not supported; use auto, cpu or cuda.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
-            f"device = {name} was asked for but torch sees no CUDA device of that number; use device = cpu or auto."
+            f"device = {name} was requested, but torch sees no CUDA device of that number; use device = cpu or auto."
         )
     return device
 
@@ -49,10 +49,10 @@ def pick_engine(
 ) -> Engine:
     """The engine called `name`; `auto` picks the fastest by the network's kind, never by a clock.
 
-    A seeded round must have the same bits when it is repeated, and engines differ in rounding. `capacity` bounds how
-    many clients are in memory together, by default as many as suit the model; `precision` is for CUDA. `alone` is for
-    runs with a guarantee, which give an engine one client at a time (`ClientSide.answer_singly`); clients of a network
-    that a user brings get copies of their own.
+    A seeded round must have the same bits when it is repeated, and engines differ in rounding. `capacity` bounds the
+    number of clients in memory together, by default as suits the model; `precision` is for CUDA. `alone` is for runs
+    with a guarantee, which give an engine one client at a time (`ClientSide.answer_singly`); clients of a user's
+    network get their own copies.
     """
     checks.one_of(get_args(EngineName), engine=name)
     checks.one_of(get_args(Precision), precision=precision)

@@ -1,6 +1,6 @@
 """The engine protocol: train cohorts and measure models, many calls at once. `n` clients, `k` models, `d` parameters.
 
-Below it are functions for a single call: what methods and the simulation use.
+Below it are functions for a single call, which methods and the simulation use.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ Updates = Any  # (n, d) float32: a numpy array, or a torch tensor on the device 
 class TrainingCall:
     """Local training of a cohort: client i starts from models[model_of[i]] and trains on its own samples.
 
-    `key` and the client's id decide the order of its batches. A client without samples keeps its start.
+    `key` and the client's id determine the order of its batches. A client without samples keeps its start.
     """
 
     models: Array  # (m, d)
@@ -43,13 +43,13 @@ class TrainingCall:
         return np.asarray(self.models, dtype=np.float32)[self.model_of]
 
     def select(self, rows: slice, cohort: Cohort) -> "TrainingCall":
-        """The same call for some of its clients, whose data is `cohort`, with only the models that they start from."""
+        """The same call for some of its clients, whose data is `cohort`, with only their initial models."""
         used, model_of = np.unique(self.model_of[rows], return_inverse=True)
         anchor = None if self.anchor is None else self.anchor[rows]
         return replace(self, models=self.models[used], model_of=model_of, cohort=cohort, anchor=anchor)
 
     def result(self, trained: Array) -> Updates:
-        """What an engine returns for this call, from the trained models (n, d)."""
+        """The engine's result for this call, from the trained models (n, d)."""
         return trained if self.whole_models else trained - self.start
 
 
@@ -72,7 +72,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def of_sums(cls, sums: Array, sizes: Array) -> "Measured":
-        """From sums over each client's samples, (n, k, 2), and how many it has, (n,)."""
+        """Means from sums over each client's samples, (n, k, 2), and the numbers of samples, (n,)."""
         return cls(*np.moveaxis(sums, -1, 0) / np.maximum(sizes, 1)[:, None])
 
 
@@ -81,26 +81,26 @@ class Engine(Protocol):
 
     @property
     def model(self) -> "Model":
-        """The network that it runs."""
+        """The network it runs."""
 
     @property
     def device(self) -> "torch.device":
-        """Where it computes."""
+        """The device it computes on."""
 
     @property
     def part(self) -> int:
-        """How many clients of a cohort it is given at a time; which ones are computed together can move last bits."""
+        """The number of clients per call; which ones are computed together can change last bits."""
 
     @property
     def isolates(self) -> bool:
-        """Whether every client of a network that a user brings gets copies that no other client has used."""
+        """Whether every client of a user's network gets fresh copies."""
 
     @property
     def described(self) -> str:
-        """In words, for fingerprints: numbers of two engines may differ in their last bits."""
+        """Its description for fingerprints: two engines may differ in the last bits."""
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
-        """What local training changes, (n, d) for each call; trained models where the call asks for `whole_models`."""
+        """Changes by local training, (n, d) for each call; trained models where the call requests `whole_models`."""
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
@@ -125,7 +125,7 @@ def test(engine: Engine, models: Array, tests: TestSet) -> tuple[Array, Array]:
 def changes(
     engine: Engine, models: Array, model_of: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
 ) -> Updates:
-    """What training changes when client i starts from models[model_of[i]]: (k, d), (n,) -> (n, d).
+    """Changes by training when client i starts from models[model_of[i]]: (k, d), (n,) -> (n, d).
 
     The result may be a tensor on the engine's device.
     """

@@ -1,8 +1,8 @@
 """Reference engine: trains one client, one batch at a time with the plain `nn.Module`; the tests' oracle.
 
-Secure runs compute here: every tensor has the shape of the client's own data and memory of its own, so that no bit of a
-result depends on another client. Networks that a user brings are copied anew for every client, so nothing of one client
-is left for the next.
+Secure runs use it: every tensor has the shape of the client's own data and its own memory, so that no bit of a result
+depends on another client. A user's network is copied anew for every client, so that no state passes from one client to
+the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _FEATURES_KEPT = 2**30  # bytes
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread: how many there are can change the last bits of a sum."""
+    """Compute with one thread: the number of threads can change the last bits of a sum."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -62,7 +62,7 @@ class ReferenceEngine:
 
     @property
     def described(self) -> str:
-        """For fingerprints."""
+        """Device and kind, for fingerprints."""
         return f"{'single' if self.shortcuts else 'reference'}, {self.device.type}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,7 +161,7 @@ class ReferenceEngine:
         return inputs if self._fixed is None or not len(inputs) else self._fixed.of(inputs)
 
     def _tensor(self, values: Array) -> Tensor:
-        """A copy: where rows lie in memory depends on the rest of the cohort, and may change the last bits."""
+        """A copy: alignment in memory depends on the rest of the cohort, and may change the last bits."""
         return torch.tensor(values, device=self.device)
 
 

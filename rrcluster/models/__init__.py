@@ -1,4 +1,4 @@
-"""Models in a plain and a client-batched form: those we ship, by name, and any `nn.Module` through `from_module`."""
+"""Models in a plain and a client-batched form: built-in ones, by name, and any `nn.Module` through `from_module`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ __all__ = ["OURS", "Layer", "Model", "Shipped", "fitted", "from_module", "make_m
 
 @dataclass(frozen=True)
 class Shipped:
-    """A shipped model: its constructor, and the inputs it takes."""
+    """A built-in model: its constructor and its inputs."""
 
     make: Callable[[tuple[int, ...], int], Model]
     takes: str  # in words, for errors
     shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
-    ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
+    ids: bool = False  # inputs are ids (int64) of a sequence rather than numbers
     own: bool = False  # registered: tried on a sample (probe.py) instead
-    cells: bool = False  # inputs are a table's cells as they stand, which no error proposes for others
+    cells: bool = False  # inputs are a table's raw cells, which no error proposes for other data
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
         """Whether the model can be trained on such inputs."""
@@ -52,9 +52,9 @@ OURS: dict[str, Shipped] = {
 
 
 def shipped_model(name: str) -> Shipped:
-    """How the model of a name is made; a registered function of (input shape, outputs) may give a Model or a module.
+    """The constructor of a named model; a registered function of (input shape, outputs) may give a Model or a module.
 
-    The function is called under a fixed seed, so that the weights it draws are the same in every process.
+    The function is called under a fixed seed, so that its random weights are the same in every process.
     """
     entry = registry.MODELS.load(name)
     if isinstance(entry, Shipped):
@@ -69,10 +69,10 @@ def shipped_model(name: str) -> Shipped:
 
 
 def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids: bool | None = None) -> Model:
-    """A model by name, ours or registered. `num_classes = 0` means regression: one output.
+    """A model by name, built-in or registered. `num_classes = 0` means regression: one output.
 
-    `ids`: whether the inputs are ids (None: as the model takes them). A `ConfigError` that names the models that fit,
-    when this one does not.
+    `ids`: whether the inputs are ids (None: the model's own kind). A `ConfigError` names the models that fit, when this
+    one does not.
     """
     shipped = shipped_model(name)
     shape, kind = tuple(input_shape), shipped.ids if ids is None else ids

@@ -1,8 +1,7 @@
-"""What a client computes with: a copy of the network, its loss and its metric that no other client has used.
+"""A client's fresh copies of network, loss and metric, which no other client has used.
 
-Whatever these keep in attributes, lists, buffers or hooks ends with the copy. Global variables, classes, closures and
-what functions hold are no part of it: the trial of probe.py finds some of that, and the rest is trusted
-(privacy/statement.py).
+State in attributes, lists, buffers or hooks ends with the copy. Global variables, classes, closures and state inside
+functions are not copied: the trial of probe.py finds some of these, and the rest is trusted (privacy/statement.py).
 """
 
 import random
@@ -33,14 +32,14 @@ class ClientNetwork:
 
     @classmethod
     def of(cls, model: Model, device: torch.device = CPU, *, measured: bool = False) -> "ClientNetwork":
-        """Copies, as yet unused, so that the model's own are never changed; in eval mode where it is `measured`."""
+        """Fresh copies, so that the model's own are never changed; in eval mode if `measured`."""
         module, task = copied(model.name, model.module, model.task)
         return cls(model, (module.eval() if measured else module).to(device), task, device)
 
     def fresh(self, vector: Array) -> "ClientNetwork":
-        """Copies for one client, with the weights (d,). Networks that we ship keep nothing: one serves all clients.
+        """Copies for one client, with the weights (d,). Built-in networks have no state, so one serves all clients.
 
-        The copies' weights lie where the last ones' lay, which end with this call.
+        The copies reuse the memory of the previous ones, which end with this call.
         """
         if not self.model.own:
             self.load(vector)
@@ -56,16 +55,16 @@ class ClientNetwork:
 
     @cached_property
     def _weights(self) -> list[Tensor]:
-        """Memory for what is trained: taking it anew for every client costs more than filling it."""
+        """Memory for the trained weights: allocating it for every client costs more than filling it."""
         return [parameter.detach().clone() for parameter in self.parameters]
 
     @cached_property
     def parameters(self) -> list[Tensor]:
-        """Those that are trained."""
+        """The trained parameters."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def load(self, vector: Array) -> None:
-        """Take the weights (d,)."""
+        """Load the weights (d,)."""
         _load(self.parameters, self.model, vector)
 
     def dump(self, into: Array) -> None:
@@ -77,7 +76,7 @@ class ClientNetwork:
             whole.copy_(torch.cat(parts))
 
     def gradients(self, inputs: Tensor, targets: Tensor, *, seed: int = 0) -> Sequence[Tensor]:
-        """Of the mean loss of a batch; random layers draw under the seed, by whichever generator."""
+        """Gradients of a batch's mean loss; random layers draw under the seed, from any generator."""
         self._seed(seed)
         loss = self.task.mean_loss(self.task.outputs(self.module, inputs), targets)
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
@@ -95,7 +94,7 @@ class ClientNetwork:
         return torch.cat(losses), torch.cat(metrics)
 
     def _seed(self, seed: int) -> None:
-        if self.model.own:  # those that we ship draw no random numbers
+        if self.model.own:  # built-in networks draw no random numbers
             seed_generators(seed, self.device)
 
 
@@ -107,7 +106,10 @@ def _load(weights: Sequence[Tensor], model: Model, vector: Array) -> None:
 
 
 def seed_generators(seed: int, device: torch.device = CPU) -> None:
-    """Seed what networks and losses may draw from. `torch.manual_seed` seeds every device, at a cost per call."""
+    """Seed all generators that networks and losses may use.
+
+    `torch.manual_seed` seeds every device, at a cost per call.
+    """
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     torch.default_generator.manual_seed(seed)
@@ -117,7 +119,7 @@ def seed_generators(seed: int, device: torch.device = CPU) -> None:
 
 @contextmanager
 def own_generators(device: torch.device = CPU) -> Iterator[None]:
-    """Seeding and drawing inside leave the generators of the program around it as they were."""
+    """Restore the program's generators after seeding and drawing inside."""
     states = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
@@ -128,7 +130,7 @@ def own_generators(device: torch.device = CPU) -> Iterator[None]:
 
 
 def generator_states() -> dict[str, object]:
-    """To be compared: which generators were drawn from."""
+    """Generator states, to compare which generators were used."""
     _, words, *rest = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
     states = {"torch": torch.get_rng_state().numpy().tobytes(), "numpy": (words.tobytes(), rest)}
     return states | {"random": random.getstate()}

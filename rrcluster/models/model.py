@@ -1,4 +1,4 @@
-"""A model: an `nn.Module` as reference, flattened at the border, and optionally a faster form over many clients.
+"""A model: an `nn.Module` as reference, a flat vector elsewhere, and optionally a faster form over many clients.
 
 Everywhere outside this folder a model is one flat float32 vector, in the order of `module.named_parameters()`.
 """
@@ -32,7 +32,7 @@ PerSample = Callable[[Tensor, Tensor], Tensor]  # outputs (s, ...), targets (s, 
 
 @dataclass(frozen=True)
 class Task:
-    """The defaults: one input; cross-entropy for classes, squared error for numbers; accuracy for classes.
+    """Defaults: one input; cross-entropy for classes, squared error for numbers; accuracy for classes.
 
     `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give one number per sample, (s,).
     """
@@ -42,12 +42,12 @@ class Task:
     layout: Layout | None = None  # of inputs that consist of several arrays
 
     def outputs(self, module: Callable[..., Any], inputs: Tensor) -> Any:
-        """What the network returns for inputs (s, ...), unpacked where they consist of several arrays."""
+        """The network's outputs for inputs (s, ...), unpacked where a sample consists of several arrays."""
         arguments, named = self.arguments(inputs)
         return module(*arguments, **named)
 
     def arguments(self, inputs: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """The arguments that the network is called with, by position and by name."""
+        """The network's arguments, by position and by name."""
         if self.layout is None:
             return (inputs,), {}
         values = []
@@ -69,14 +69,14 @@ class Task:
         return self.losses(outputs, targets).mean()
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One figure per sample, (s,): more is better. NaN for numbers without a metric of their own."""
+        """One figure per sample, (s,): more is better. NaN for numbers without a metric."""
         return _per_sample(self.metric or default_metrics, outputs, targets, 1)
 
 
 def copied(name: str, module: nn.Module, task: Task, memo: dict[int, Any] | None = None) -> tuple[nn.Module, Task]:
-    """A network, its loss and its metric with all that these objects keep; what they share, the copies share.
+    """Copies of a network, its loss and its metric with all their state; shared objects stay shared among the copies.
 
-    `memo`, as that of copy.deepcopy: id of an object -> what stands in for it in the copies.
+    `memo`, as that of copy.deepcopy: id of an object -> its copy.
     """
     known: dict[int, Any] = memo or {}
     try:
@@ -86,9 +86,9 @@ def copied(name: str, module: nn.Module, task: Task, memo: dict[int, Any] | None
         loss, metric = (_copy(part, known) for part in (task.loss, task.metric))
     except Exception as error:  # whatever an object of a user's may raise
         raise ConfigError(
-            f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
-            "has computed (for weight_norm use torch.nn.utils.parametrizations); keep files, locks and the like out of "
-            "the network, its loss and its metric: every client has copies of its own."
+            f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach "
+            "what it has computed (for weight_norm use torch.nn.utils.parametrizations); keep files, locks "
+            "and the like out of the network, its loss and its metric: every client gets fresh copies."
         ) from error
     return module, replace(task, loss=loss, metric=metric)
 
@@ -97,7 +97,7 @@ _CONSTANTS, _TABLES = {type(None), bool, int, float, str}, {dict, OrderedDict, s
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    """As copy.deepcopy, in a third of its time for modules: most of what they keep is constants and empty tables."""
+    """As copy.deepcopy, in a third of its time for modules, whose state is mostly constants and empty tables."""
     kind: Any = type(value)
     if kind in _CONSTANTS:
         return value
@@ -122,7 +122,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
 
 @cache
 def _copied_by_state(kind: Any) -> bool:
-    """Whether copy.deepcopy makes such an object without calling __init__ and gives it a copy of the other's state."""
+    """Whether copy.deepcopy creates such an object without __init__ and copies its state."""
     usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     usual = usual and kind not in copyreg.dispatch_table and not issubclass(kind, (dict, list))
     return usual and not any(hasattr(kind, name) for name in ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__"))
@@ -159,7 +159,7 @@ def _mean(figures: Tensor) -> Tensor:
 
 
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function, compiled at its first call; where that fails (no compiler, say), it warns and is run as is."""
+    """The same function, compiled at its first call; if that fails (no compiler, say), it warns and runs uncompiled."""
     chosen: list[Callable[..., Tensor]] = []
 
     def call(*arguments: Any) -> Tensor:
@@ -189,12 +189,12 @@ def check_parameters(name: str, module: nn.Module) -> None:
     if not parameters:
         raise ConfigError(f"model {name} has no parameters to train; give it at least one layer that has some.")
     if any(isinstance(value, nn.UninitializedParameter) for value in parameters.values()):
-        raise ConfigError(f"model {name} has layers without a size yet; call it once on a sample before you pass it.")
+        raise ConfigError(f"model {name} has uninitialised (lazy) layers; call it once on a sample first.")
     trained = {place: value for place, value in parameters.items() if value.requires_grad}
     if not trained:
         raise ConfigError(
-            f"model {name} has {len(parameters)} parameters, all frozen; set requires_grad on those to train, a new "
-            "last layer say."
+            f"model {name} has {len(parameters)} parameters, all frozen; set requires_grad on those to train, "
+            "for example a new last layer."
         )
     for place, value in trained.items():
         if value.dtype != torch.float32:
@@ -213,8 +213,8 @@ def check_parameters(name: str, module: nn.Module) -> None:
 
 Parameters = Mapping[str, Tensor]
 Grouped = Callable[[Parameters, Tensor], Tensor]
-PERTURBATION = 0.1  # how far apart the clusters of a network with given weights start, in units of random weights
-_SAMPLES_AT_ONCE = 512  # whose features are computed together: more of them leave a core's cache
+PERTURBATION = 0.1  # distance between the initial clusters of a network with given weights, in units of random weights
+_SAMPLES_AT_ONCE = 512  # for features; larger batches leave a core's cache
 
 
 @dataclass(frozen=True)
@@ -256,20 +256,20 @@ class Model:
     convolutional: bool = False
     recurrent: bool = False
     init_scale: float = 1.0  # on the law of `init`
-    starts_as_is: tuple[str, ...] = ()  # parameters that `init` leaves as they are in the module
+    starts_as_is: tuple[str, ...] = ()  # parameters that `init` leaves unchanged
     takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
-    samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
-    clients_at_once: int = 1024  # most clients that train together, likewise
+    samples_at_once: int = 16384  # limit of one forward pass without gradients: bounds memory
+    clients_at_once: int = 1024  # limit of clients that train together, likewise
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
     accelerated: str = ""  # name of code for exactly this network: a CPU engine, GPU kernels
     one_linear_layer: bool = False  # set only for `linear` with classes, for which engine/batched has GPU kernels
-    own: bool = True  # brought by a user, so that anything may be in it
-    fresh: bool = True  # starts from random weights; else from those of `module`
+    own: bool = True  # from a user, so that anything may be in it
+    fresh: bool = True  # starts from random weights, not from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
-    form: Form | None = None  # of a linear model of a table: its columns, and how clients are asked about them
+    form: Form | None = None  # for a linear model of a table: its columns and questions
     for_cells: "Callable[[Mapping[str, Any]], Model] | None" = None  # the same model for cells encoded as described
-    not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
-    dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
+    not_batched: str = ""  # why clients must run one at a time; empty: they can be stacked
+    dropout_only: bool = False  # dropout masks are its only random draws: it can be stacked on a CPU (stackable.py)
 
     def __post_init__(self) -> None:
         check_parameters(self.name, self.module)
@@ -281,7 +281,7 @@ class Model:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Every parameter that is trained, with its place in the flat vector."""
+        """Every trained parameter, with its place in the flat vector."""
         layers, start = [], 0
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
@@ -291,7 +291,7 @@ class Model:
 
     @property
     def one_layer(self) -> bool:
-        """Whether a single layer is trained, on the inputs or on fixed features: a linear model."""
+        """Whether a single layer is trained, on inputs or fixed features: a linear model."""
         tables = ((name, part) for name, part in self.module.named_modules() if isinstance(part, nn.Embedding))
         biases = {f"{name}.weight" for name, table in tables if table.num_embeddings == 1}
         return sum(len(layer.shape) > 1 and layer.name not in biases for layer in self.layers) <= 1
@@ -329,9 +329,9 @@ class Model:
         return torch.cat([parameters[layer.name].flatten(1) for layer in self.layers], dim=1)
 
     def grouped(self, parameters: Parameters, inputs: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
-        """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs); `masks` are those of dropout, if any.
+        """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs); `masks` are dropout masks, if any.
 
-        Attention is computed by its definition: torch's faster ways cannot be stacked.
+        Attention is computed by its definition: torch's faster implementations cannot be stacked.
         """
         if self.grouped_form is not None:
             return self.grouped_form(parameters, inputs)
@@ -346,9 +346,9 @@ class Model:
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Outputs of one model when it is measured, in eval mode: (s, *input) -> (s, outputs).
+        """Outputs of one model in evaluation, in eval mode: (s, *input) -> (s, outputs).
 
-        On CUDA a recurrent model of ours is a group of one: cuDNN needs contiguous weights, which ours are not.
+        On CUDA our recurrent models are a group of one: cuDNN needs contiguous weights, which ours are not.
         """
         if self.recurrent and inputs.is_cuda and self.grouped_form is not None:
             group_of_one = {name: value[None] for name, value in parameters.items()}
@@ -358,7 +358,7 @@ class Model:
         return outputs
 
     def copied(self) -> "Model":
-        """The same with copies of the network, the loss and the metric, which have seen nothing."""
+        """The same with fresh copies of the network, the loss and the metric."""
         module, task = copied(self.name, self.module, self.task)
         return replace(self, module=module, task=task)
 
@@ -386,7 +386,7 @@ class Model:
 
     @property
     def input_kind(self) -> Any:
-        """What the network takes, as plain data for files: numbers, ids, or the arrays that a sample consists of."""
+        """The kind of inputs as plain data for files: numbers, ids, or the arrays of a sample."""
         if self.task.layout is not None:
             return self.task.layout.described
         if self.form is not None and self.form.buckets:
@@ -394,7 +394,7 @@ class Model:
         return "ids" if self.takes_ids else "numbers"
 
     def taking(self, kind: Any) -> "Model":
-        """The network for inputs of a kind; those that we ship know theirs."""
+        """The network for inputs of a kind; built-in ones know theirs."""
         if self.for_cells is not None and isinstance(kind, Mapping):
             return self.for_cells(kind)
         if not self.own:
@@ -403,14 +403,14 @@ class Model:
         return replace(self, takes_ids=kind == "ids", task=replace(self.task, layout=layout))
 
     def input_tensor(self, inputs: Any) -> Tensor:
-        """Inputs (s, ...) as a user has them: an array, or a dict or tuple of arrays."""
+        """Inputs (s, ...) in a user's form: an array, or a dict or tuple of arrays."""
         if self.task.layout is not None:
             return torch.as_tensor(self.task.layout.pack(inputs, "the data given"))
         return torch.as_tensor(np.asarray(inputs, dtype=np.int64 if self.takes_ids else np.float32))
 
     @cached_property
     def signature(self) -> str:
-        """Digest of what the network computes: its layers, loss and metric, and for one that is brought its weights.
+        """Digest of the network's computation: its layers, loss and metric, and a user network's weights.
 
         Constants and given weights are public, as the class of the module is.
         """
@@ -433,8 +433,8 @@ class Model:
         """The first models of `count` clusters, (count, d) float32; a function of `rng` and public weights alone.
 
         Random ones, independent of each other; or, unless `fresh`, the given weights: exactly in the first cluster, and
-        in the others with a random vector of the same law, times `PERTURBATION`, added. Clusters that start equal
-        would be told apart by chance and noise alone.
+        in the others with a random vector of the same law, times `PERTURBATION`, added. Equal clusters would be
+        separated by chance and noise alone.
         """
         if self.fresh:
             return np.stack([self.init(rng=rng) for _ in range(count)])
@@ -490,15 +490,15 @@ def from_module(
     loss: PerSample | None = None,
     metric: PerSample | None = None,
 ) -> Model:
-    """Any `nn.Module` a user brings, as a model: a copy, so that the module, loss and metric are never changed.
+    """Any user's `nn.Module` as a model: a copy, so that the module, loss and metric are never changed.
 
-    Every cluster starts from the weights that the module has; `fresh` draws new ones from the run's own randomness
-    (`Model.init` says which law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give
-    one number per sample, (s,); without them: cross-entropy and accuracy for classes, squared error for numbers.
+    Every cluster starts from the module's weights; `fresh` draws new ones from the run's own randomness (`Model.init`
+    has the law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give one number per
+    sample, (s,); without them: cross-entropy and accuracy for classes, squared error for numbers.
     """
-    module = getattr(module, "_orig_mod", module)  # what torch.compile was given
+    module = getattr(module, "_orig_mod", module)  # the module that torch.compile wraps
     name = name or type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
-        raise ConfigError(f"model {name} is a TorchScript program; give the module that it was made from.")
+        raise ConfigError(f"model {name} is a TorchScript program; give the module it was made from.")
     module, task = copied(name, module, Task(loss, metric))
     return Model(name, module, fresh=fresh, task=task)

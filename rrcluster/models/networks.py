@@ -31,14 +31,14 @@ def dense(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 HIDDEN = 200  # of the mlp
-_shipped = partial(Model, own=False)  # their code is here, and keeps nothing of a client
+_shipped = partial(Model, own=False)  # their code is here, and keeps no state of a client
 
 
 def linear(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on the flattened input: 7,850 parameters on 28 x 28 images with 10 classes.
 
-    It starts close to zero (a twentieth of the default law): what the random start contributes to the outputs is noise
-    that training has to undo, and k close starts are enough to tell clusters apart.
+    It starts close to zero (a twentieth of the default law): training has to undo the random start's contribution to
+    the outputs, and k close starts suffice to tell clusters apart.
     """
     module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
     return _shipped("linear", module, grouped_form=_linear_grouped, init_scale=0.05, one_linear_layer=outputs > 1)
@@ -60,10 +60,10 @@ def _mlp_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
 
 
 class CharacterNgram(nn.Module):
-    """The next character from the last few: one row of weights for each of them by its place, and a bias, added up.
+    """The next character from the last few: a row of weights for each of them by position, plus a bias.
 
-    One linear layer on one-hot inputs, so the loss is convex. The bias is a table of one row, and the last layer: what
-    is personal in FedPer and clustered where the base is shared.
+    One linear layer on one-hot inputs, so the loss is convex. The bias is a table of one row, and the last layer: it is
+    personal in FedPer and clustered where the base is shared.
     """
 
     def __init__(self, vocabulary: int, before: int) -> None:
@@ -83,12 +83,11 @@ class CharacterNgram(nn.Module):
 def character_ngram(input_shape: tuple[int, ...], outputs: int, *, name: str, before: int) -> Model:
     """Additive n-gram model of `before` characters: (80 before + 1) 80 parameters with a vocabulary of 80.
 
-    It starts close to zero, as `linear` does and for the same reasons.
+    It starts close to zero, for the same reasons as `linear`.
     """
     if input_shape[0] < before:
         raise ConfigError(
-            f"model = {name} looks at the last {before} characters, and the inputs have {input_shape[0]}; "
-            "use longer windows."
+            f"model = {name} needs the last {before} characters, but inputs have {input_shape[0]}; use longer windows."
         )
     form = partial(_ngram_grouped, before)
     return _shipped(name, CharacterNgram(outputs, before), grouped_form=form, takes_ids=True, init_scale=0.05)
@@ -150,10 +149,10 @@ def _half(prefix: str, parameters: Parameters) -> Parameters:
 
 DIRECTIONS = 8  # of edges
 LENGTH = 20.0  # Euclidean norm of an image's edges, and of its cells' means; normalised 28 x 28 pixels have about 28
-_POOLED = {28: 2, 32: 4}  # side -> how much smaller pooled-linear makes it
+_POOLED = {28: 2, 32: 4}  # side -> factor by which pooled-linear shrinks it
 _COARSE = {28: 7, 32: 8}  # side -> side of a cell: 4 x 4 cells
 _FINE = 4  # side of a cell: 7 x 7 or 8 x 8 cells
-_MEANS = {28: 4, 32: 8}  # side -> side of the squares whose means are features beside the edges: 7 x 7, or 4 x 4 x 3
+_MEANS = {28: 4, 32: 8}  # side -> side of the squares whose means are additional features: 7 x 7, or 4 x 4 x 3
 _TINY = 1e-6  # a blank image has no edges: its features are 0
 
 

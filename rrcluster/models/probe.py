@@ -34,18 +34,18 @@ def seeded_generator() -> Iterator[None]:
 
 
 def count_ids(model: Model, module: nn.Module, data: FederatedData) -> int:
-    """How many ids every embedding has; 1 where the module does not take all of those."""
+    """The number of ids of every embedding; 1 where the module does not accept all of those."""
     num_ids = min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=1)
     try:
         with seeded_generator(), torch.no_grad():
             model.task.outputs(module, made_up_samples(data, num_ids=num_ids, count=1)[0])
-    except Exception:  # whatever a network may raise; the next call says why
+    except Exception:  # any error of a user's network; the next call reports it
         return 1
     return num_ids
 
 
 def check_ids(model: Model, cohort: Cohort) -> None:
-    """DataError for ids that the network cannot take, before they reach a GPU: there they end every later round, too.
+    """DataError for ids that the network cannot take, before a GPU, where they would break every later round.
 
     From which id on that is, it says itself on a CPU, of made-up samples.
     """
@@ -88,7 +88,7 @@ def made_up_samples(data: FederatedData, *, num_ids: int, count: int) -> tuple[T
         for part in data.layout.parts:
             if part.ids:
                 inputs[:, part.start : part.stop] = ids[:, part.start : part.stop]
-    labels = np.arange(count) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
+    labels = np.arange(count) // 2 % (data.num_classes or 2)  # 0, 0, 1: exposes a loss that counts labels
     targets = np.zeros((count, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
     targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
     return torch.as_tensor(inputs), torch.as_tensor(targets)
@@ -96,7 +96,7 @@ def made_up_samples(data: FederatedData, *, num_ids: int, count: int) -> tuple[T
 
 _SAMPLES, _SEEDS = 3, (1, 2)
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
-_CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
+_CLOSE = 1e-4  # relative difference between two orders of the same float32 sums
 _SAME = 1e-6  # the same computation twice
 _OTHERS = ((100.0, 3), (0.0, 1), (-1.0, 5), (10.0, 2), (1.0, 4))  # scale and number of samples of other clients
 
@@ -104,7 +104,7 @@ _OTHERS = ((100.0, 3), (0.0, 1), (-1.0, 5), (10.0, 2), (1.0, 4))  # scale and nu
 def fitted(model: Model, data: FederatedData) -> Model:
     """The model for this data: its inputs laid out, and `not_batched` set where clients cannot be stacked.
 
-    `ConfigError` where the network cannot be trained on such samples. Those that we ship are checked by name and shape
+    `ConfigError` where the network cannot be trained on such samples. Built-in networks are checked by name and shape
     instead (models/__init__.py).
     """
     if model.for_cells is not None and data.columns is not None:
@@ -113,7 +113,7 @@ def fitted(model: Model, data: FederatedData) -> Model:
         return model
     ids = data.input_dtype == IDS
     unused = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout)).copied()
-    model = unused.copied()  # what is tried is not what runs
+    model = unused.copied()  # the trial uses a copy
     module = eval_copy(model.module)
     num_ids = count_ids(model, module, data)
     inputs, targets = made_up_samples(data, num_ids=num_ids, count=_SAMPLES)
@@ -151,7 +151,7 @@ def _outputs(model: Model, module: nn.Module, inputs: Tensor, data: FederatedDat
             f"forward, or the shape of the data.{tokens}"
         ) from error
     if not isinstance(outputs, Tensor):
-        raise ConfigError(f"model {model.name} returns a {type(outputs).__name__}; return the tensor of outputs alone.")
+        raise ConfigError(f"model {model.name} returns a {type(outputs).__name__}; return only the tensor of outputs.")
     if not outputs.is_floating_point() or not torch.isfinite(outputs).all():
         raise ConfigError(f"model {model.name} returns {outputs.dtype} outputs that are not all finite numbers.")
     return outputs
@@ -209,24 +209,24 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
         )
     if not torch.allclose(alone, figures, rtol=_CLOSE, atol=_CLOSE, equal_nan=True):
         raise ConfigError(
-            f"{what} = {name} gives a sample another number when it is alone than among others: it mixes the samples "
+            f"{what} = {name} gives a sample a different number alone than among others: it mixes the samples "
             "of a batch, and clients with them. Let each number depend on its own sample; weights must be constants."
         )
 
 
 def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-    """Samples of many clients are measured together: the outputs of one must not depend on the others."""
+    """Refuse networks whose output for one sample depends on others: samples of many clients are measured together."""
     with torch.no_grad():
         alone = torch.cat([model.task.outputs(module, row[None]) for row in inputs])
     if alone.shape != outputs.shape or not _equal(alone, outputs):
         raise ConfigError(
-            f"model {model.name} gives a sample other outputs when it is alone than among others: it mixes the samples "
+            f"model {model.name} gives a sample different outputs alone than among others: it mixes the samples "
             "of a batch, and clients with them. Normalise each sample by itself (GroupNorm, LayerNorm)."
         )
 
 
 def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
-    """Neither random numbers nor changing weights when it is measured: one client's samples would change another's."""
+    """Refuse random numbers and changing weights in evaluation: one client's samples would change another's result."""
     states, embeddings = generator_states(), _Embeddings()
     before = [value.clone() for value in module.parameters()]
     with torch.no_grad(), embeddings:
@@ -241,7 +241,7 @@ def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
         raise ConfigError(f"model {model.name} draws random numbers in eval mode; draw them in training mode alone.")
 
 
-Samples = tuple[Tensor, Tensor]  # inputs and targets, made up
+Samples = tuple[Tensor, Tensor]  # synthetic inputs and targets
 
 
 def _others(data: FederatedData) -> list[Samples]:
@@ -251,10 +251,10 @@ def _others(data: FederatedData) -> list[Samples]:
 
 
 def _answers(model: Model, calls: Sequence[Samples]) -> list[Tensor]:
-    """What unused copies give for the last of these samples, each after those before: gradients, losses, metrics."""
+    """Results of fresh copies for the last of these samples, after the earlier ones: gradients, losses, metrics."""
     trained, measured = ClientNetwork.of(model), ClientNetwork.of(model, measured=True)
     for inputs, targets in calls[:-1]:
-        with suppress(Exception):  # what it cannot take, a client would not report
+        with suppress(Exception):  # a client would not report such samples
             trained.gradients(inputs, targets)
         with suppress(Exception):
             measured.figures(inputs, targets)
@@ -263,22 +263,23 @@ def _answers(model: Model, calls: Sequence[Samples]) -> list[Tensor]:
 
 
 def _check_forgets(model: Model, first: Sequence[Tensor], calls: Sequence[Samples]) -> None:
-    """What a client's training and measuring give must not depend on earlier calls, on other clients' samples.
+    """A client's training and evaluation must not depend on earlier calls with other clients' samples.
 
-    Compared with `first`, what unused copies gave on the last of the calls: copies that were called with the others
-    before, and then unused ones, for what they keep outside of themselves.
+    The calls are repeated with used copies, and then with fresh ones, which reveal state outside of the copies; both
+    are compared with `first`, the results of fresh copies on the last call.
     """
     for again in (_answers(model, calls), _answers(model, calls[-1:])):
         if not all(_equal(*pair, close=_SAME) for pair in zip(again, first, strict=True)):
             raise ConfigError(
-                f"model {model.name}, its loss or its metric remembers samples that it was called with before, or "
-                "draws random numbers from a generator of its own: clients would learn from each other, unclipped. "
-                "Compute from inputs, parameters and the random numbers of torch, numpy.random or random alone."
+                f"model {model.name}, its loss or its metric remembers samples that it was called with "
+                "before, or draws random numbers from its own generator: clients would learn from each "
+                "other, unclipped. Compute from inputs, parameters and the random numbers of torch, "
+                "numpy.random or random alone."
             )
 
 
 def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> set[str]:
-    """Which generators a training step draws from; a `ConfigError` if it changes a buffer or moves no parameter."""
+    """The generators that a training step uses; a `ConfigError` if it changes a buffer or moves no parameter."""
     before = {name: value.clone() for name, value in model.module.named_buffers()}
     states = generator_states()
     losses = model.task.losses(model.task.outputs(model.module, inputs), targets)
@@ -299,7 +300,7 @@ def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> set[str]:
 
 
 def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
-    """How many numbers of a sample a training step keeps for its backward pass: what memory grows with."""
+    """Numbers that a training step keeps per sample for its backward pass, which determine its memory."""
     kept: list[int] = []
 
     def count(tensor: Tensor) -> Tensor:
@@ -359,7 +360,7 @@ def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor, m
 
 
 def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor, seed: int) -> Tensor:
-    """Of the module itself with these weights: what it reads by other ways than their names has to be these, too."""
+    """The gradient of the module itself with these weights, which other code paths to the weights must match."""
     module = copy.deepcopy(model.module)
     leaves = [value for value in module.parameters() if value.requires_grad]
     with torch.no_grad():

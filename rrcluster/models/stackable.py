@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True)
 class Draw:
-    """A mask that a step of one client draws: its layout in memory, and the chance that a number is kept."""
+    """A dropout mask of one client's step: its layout in memory, and the probability of keeping a number."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -39,7 +39,7 @@ Mask = Callable[[Callable[[], Tensor], float], Tensor]  # a tensor of the mask's
 
 
 class _GivenMasks(TorchFunctionMode):
-    """Dropout and attention of torch with masks from `mask`, called in the order in which they would be drawn."""
+    """torch's dropout and attention with masks from `mask`, called in the order in which they would be drawn."""
 
     def __init__(self, mask: Mask) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def record_draws(call: Callable[[], object]) -> tuple[Draw, ...]:
 
 
 def draw_masks(draws: Sequence[Draw], seeds: Sequence[int]) -> list[Tensor]:
-    """(n, *shape) for each draw, one row per seed: what dropout draws where torch's generator has that seed."""
+    """(n, *shape) for each draw, one row per seed: the masks that dropout draws under that seed."""
     masks = [torch.empty(len(seeds), *draw.shape) for draw in draws]
     generator = torch.Generator()
     for row, seed in enumerate(seeds):
@@ -107,7 +107,7 @@ def draw_masks(draws: Sequence[Draw], seeds: Sequence[int]) -> list[Tensor]:
 
 
 def with_masks(masks: Sequence[Tensor]) -> TorchFunctionMode:
-    """A context in which a network takes these masks, one after the other, instead of drawing its own."""
+    """A context in which a network uses these masks, in order, instead of drawing its own."""
     left: Iterator[Tensor] = iter(masks)
     return _GivenMasks(lambda _, __: next(left))
 
@@ -173,7 +173,7 @@ def flat_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class FlatLinear(nn.Linear):
-    """A linear layer that is computed so."""
+    """A linear layer that uses `flat_linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As `nn.Linear`."""
@@ -199,7 +199,7 @@ _STACKABLE: dict[type, type] = {
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """The module with these layers in their place, its tensors those of the original; itself if it has none."""
+    """The module with its layers replaced by stackable ones, sharing its tensors; itself if it has none."""
     if not any(_is_replaced(part) for part in module.modules()):
         return module
     tensors = {id(value): value for value in (*module.parameters(), *module.buffers())}

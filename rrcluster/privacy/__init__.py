@@ -1,1 +1,1 @@
-"""Everything the guarantee rests on: sensitivities, clipping, mechanisms, events, accountants, plan and ledger."""
+"""The basis of the guarantee: sensitivities, clipping, mechanisms, events, accountants, plan and ledger."""

@@ -1,4 +1,4 @@
-"""What a run costs: (epsilon, delta) of an event repeated over rounds, by an accountant chosen by name.
+"""The cost of a run: (epsilon, delta) of an event repeated over rounds, by an accountant chosen by name.
 
 Every accountant gives an upper bound under the event's own adjacency, or refuses. No accountant falls back to another:
 `account` shows them side by side. Noise multipliers above `MAX_MULTIPLIER` are accounted as `MAX_MULTIPLIER` (more
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class Composed(NamedTuple):
-    """One event, ready to be composed."""
+    """One event, prepared for composition."""
 
     epsilon: Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
     delta: Callable[[int, float], float]  # (num_rounds, epsilon) -> delta
 
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
-MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; less is rounding error
+MIN_DELTA = 1e-10  # composing loss distributions has rounding errors of about 1e-13 in delta
 MAX_PLD_ROUNDS = 100_000
 _ONE_AT_A_TIME = threading.RLock()
-_PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profile, over the stated one
+_PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profile, relative to the stated one
 _LEAST_RDP = 1e-15
 
 
 @dataclass(frozen=True)
 class Accountant:
-    """One way to bound epsilon; `prepare(event, coarse)` computes what does not depend on rounds and delta."""
+    """A bound on epsilon; `prepare(event, coarse)` computes the part that does not depend on rounds and delta."""
 
     description: str
     prepare: Callable[[Event, bool], Composed]
@@ -48,7 +48,7 @@ class Accountant:
 
 @dataclass(frozen=True)
 class AccountRow:
-    """What one accountant says: an epsilon, or None and the reason why it does not apply."""
+    """One accountant's epsilon, or None and the reason why it does not apply."""
 
     accountant: str
     epsilon: float | None
@@ -72,7 +72,7 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
     check_delta(delta)
     if not rounds:
         return 0.0
-    with _ONE_AT_A_TIME:  # runs of a sweep ask for the same numbers at once: compute them once
+    with _ONE_AT_A_TIME:  # runs of a sweep request the same numbers at once
         return _cached_epsilon(accountant, event, coarse, rounds, delta)
 
 
@@ -101,7 +101,7 @@ def _profile(accountant: str, event: Event, num_rounds: int, around: float) -> l
 
 
 def delta_at(event: Event, *, num_rounds: int, epsilon: float, accountant: str = "pld") -> float:
-    """Upper bound on delta at a given epsilon >= 0; under `pld` with what rounding may have taken from it."""
+    """Upper bound on delta at a given epsilon >= 0; under `pld` with an allowance for rounding."""
     with _ONE_AT_A_TIME:
         delta = _prepared(accountant, event, False).delta(num_rounds, epsilon)
     return delta + (_least_delta(num_rounds) if accountant == "pld" else 0.0)
@@ -133,7 +133,7 @@ def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
     if event.noise_multiplier < MIN_MULTIPLIER:
         raise UnsupportedEvent(
             f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no "
-            "noise, and no epsilon worth stating; raise the noise, or run without privacy and say so."
+            "noise, without a meaningful epsilon; raise the noise, or run without privacy (mechanism = none)."
         )
     event.check()
     return ACCOUNTANTS[accountant].prepare(event.at_most(MAX_MULTIPLIER), coarse)
@@ -143,7 +143,7 @@ def _prepare_pld(event: Event, coarse: bool) -> Composed:
     if event.plain_gaussian:
         z = event.noise_multiplier
         return Composed(partial(_gaussian_epsilon, z), partial(_gaussian_delta, z))
-    distribution = cache(lambda: event.loss_distribution(coarse=coarse))  # built when first needed
+    distribution = cache(lambda: event.loss_distribution(coarse=coarse))  # built on first use
     composed = lru_cache(maxsize=1)(lambda num_rounds: distribution().self_compose(num_rounds))
     return Composed(
         partial(_pld_epsilon, composed, float(getattr(event, "sample_rate", 1.0))),
@@ -173,7 +173,7 @@ def _least_delta(num_rounds: int) -> float:
 def _pld_epsilon(
     composed: "Callable[[int], LossDistribution]", sample_rate: float, num_rounds: int, delta: float
 ) -> float:
-    """From the composed distribution; 0 where a client takes part at all with probability at most delta.
+    """Epsilon of the composed distribution; 0 where a client takes part at all with probability at most delta.
 
     Given that it is in no cohort its data changes nothing, so the two outputs are within num_rounds * sample_rate of
     each other in total variation: (0, delta)-DP, whatever the noise.
@@ -207,7 +207,7 @@ def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: 
 
 
 def _rdp_delta(orders: Sequence[float], rdp: "Array", num_rounds: int, epsilon: float) -> float:
-    """A divergence that rounds to none is taken as `_LEAST_RDP`, which is more: the conversion fails on it."""
+    """Delta by the improved conversion; a divergence that rounds to 0, on which it fails, is raised to `_LEAST_RDP`."""
     from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
 
     return float(compute_delta(orders, np.maximum(rdp * num_rounds, _LEAST_RDP), epsilon)[0])

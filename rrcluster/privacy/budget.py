@@ -1,4 +1,4 @@
-"""Noise from epsilon, or epsilon from noise, by every accountant that applies; and why the others do not.
+"""Noise from epsilon, or epsilon from noise, by every accountant that applies, and why others do not.
 
 >>> budget = account(epsilon=4, delta=1e-3, sample_rate=0.1, num_rounds=100)
 >>> f"{budget['pld'].noise_multiplier:.2f}"
@@ -23,31 +23,31 @@ class BudgetRow:
     """One accountant's answer; `reason` says why there is none."""
 
     accountant: str  # its name
-    description: str  # how it computes
+    description: str  # its method
     noise_multiplier: float | None  # of the whole round, relative to the mechanism's own sensitivity
     epsilon: float | None  # of the whole plan
-    noise: dict[str, float]  # what that multiplier means for each released part, clip = 1
+    noise: dict[str, float]  # noise std of each released part, for clip = 1
     reason: str | None  # why it does not apply; None where it does
-    least: float | None = None  # under `pld`, the least and the most that epsilon can be, all rounding included
+    least: float | None = None  # under `pld`, bounds on epsilon that include all rounding
     most: float | None = None  # see `least`
     profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
-    risk: dict[str, float] | None = None  # bounds on guesses whether a client took part
+    risk: dict[str, float] | None = None  # bounds on guesses about a client's participation
     recompute: dict[str, Any] | None = None  # the event for dp-accounting
-    epsilon_seen: float | None = None  # towards somebody who sees who took part
-    most_participations: int = 0  # of one client, that epsilon covers
+    epsilon_seen: float | None = None  # towards an observer of participation
+    most_participations: int = 0  # of one client, covered by epsilon
 
 
 @dataclass(frozen=True)
 class Budget:
     """What a mechanism costs for given sampling and rounds, accountant by accountant."""
 
-    mechanism: str  # what is released
-    adjacency: str  # which populations are neighbours
-    sampling: str  # who takes part in a round
+    mechanism: str  # the released values
+    adjacency: str  # the neighbouring relation
+    sampling: str  # the sampling of cohorts
     delta: float  # probability with which an epsilon may fail to bound what is learnt
     rows: tuple[BudgetRow, ...]  # one per accountant
     participation: str = "poisson"  # as `--participation` names it
-    most_participations: int = 0  # of one client, that an epsilon covers
+    most_participations: int = 0  # of one client, covered by an epsilon
 
     def __getitem__(self, accountant: str) -> BudgetRow:
         """The row of one accountant."""
@@ -60,7 +60,7 @@ def account(
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
     Settings are those of `PrivacySettings` by name, num_clients (1000) and num_clusters (4). A setting that no
-    accountant could accept raises PrivacyError.
+    accountant accepts raises PrivacyError.
     """
     sample = _plan(delta=delta, noise_multiplier=1.0, **(settings | {"max_epsilon": None}))
     rows = tuple(_row(name, epsilon, noise_multiplier, sample.delta, settings) for name in ACCOUNTANTS)
@@ -80,7 +80,7 @@ def calibrate(*, epsilon: float, delta: float | None = None, accountant: str = "
 
 
 def _plan(*, num_clusters: int = 4, num_clients: int = 1000, **settings: Any) -> PrivacyPlan:
-    """A plan for a clip of 1; accountants look neither at the clip nor at the coordinates."""
+    """A plan for a clip of 1; accountants read neither the clip nor the coordinates."""
     return PrivacyPlan.build(
         coordinates=Coordinates(0, 1),
         num_clusters=num_clusters,

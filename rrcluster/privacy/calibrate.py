@@ -25,7 +25,7 @@ from rrcluster.storage import cache_folder, parse_json, read_text, replace_file
 MakeEvent = Callable[[float], Event]
 Cost = Callable[[float], float]  # noise multiplier -> epsilon
 
-TOLERANCE = 1.5e-4  # relative; the answer divided by 1 + TOLERANCE overspends
+TOLERANCE = 1.5e-4  # relative
 _COARSE_TOLERANCE = 2e-5
 
 
@@ -85,7 +85,7 @@ def _check_reachable(make_event: MakeEvent, ask: Callable[..., float], settings:
         way_out = "use the accountant 'pld', " if name != "pld" else ""
         raise PrivacyError(
             f"no noise reaches epsilon = {target:.4g} {run}: with unlimited noise the bound is still "
-            f"{floor:.4g}, from the part of it that does not shrink with the noise; {way_out}allow a larger "
+            f"{floor:.4g}, since a part of it does not shrink with the noise; {way_out}allow a larger "
             "epsilon, or take fewer rounds or a smaller sample_rate."
         )
     if ask(MIN_MULTIPLIER, coarse=True) <= target:
@@ -97,7 +97,7 @@ def _check_reachable(make_event: MakeEvent, ask: Callable[..., float], settings:
 
 
 def _smallest(ask: Cost, target: float, *, start: float, ratio: float, tolerance: float) -> _Point:
-    """The upper end of a bracket [too little, enough] no wider than `tolerance`, relatively."""
+    """The upper end of a bracket [too little, enough] of relative width at most `tolerance`."""
     little, enough = _bracket(ask, target, start, ratio)
     turn = 0
     while enough.multiplier > little.multiplier * (1 + tolerance):
@@ -142,7 +142,7 @@ def _round_up(value: float) -> float:
 
 
 def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
-    """A digest of what the answer depends on; the event at two multipliers, in case other fields follow it."""
+    """A digest of everything the answer depends on; the event at two multipliers, in case other fields follow it."""
     events = [_describe(make_event, multiplier) for multiplier in (1.0, 2.0)]
     content = {"dp-accounting": version("dp-accounting"), "events": events, **settings}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -162,7 +162,7 @@ def cache_file() -> Path:
 
 
 def _recall(key: str, ask: Cost, target: float) -> float | None:
-    """The cached multiplier, if it now costs at most the target at full resolution, and not much less."""
+    """The cached multiplier, if it costs at most the target at full resolution now, and not much less."""
     multiplier = _read_cache().get(key)
     if type(multiplier) is not float or not MIN_MULTIPLIER <= multiplier <= MAX_MULTIPLIER:
         return None

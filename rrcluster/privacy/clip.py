@@ -1,11 +1,11 @@
 """Clip updates, and put them on an integer grid so that their sum is exact.
 
 Norms are computed in float64. Clipped coordinates are rounded *towards zero* to multiples of a power of two, about
-2^-30 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
-does not depend on the order, the padding or the number of machines it was computed on.
+2^-30 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers does
+not depend on order, padding or number of machines.
 
-Updates are numpy arrays, or torch tensors on any device, which nothing here waits for but `norms`: the same float64
-operations either way, and what is done to a coordinate is the same product and the same rounding.
+Updates are numpy arrays, or torch tensors on any device; only `norms` waits for a device. Both use the same float64
+operations: each coordinate has the same product and the same rounding.
 """
 
 import math
@@ -18,10 +18,10 @@ from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
 GRID_BITS = 30
-SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30  # far from where squares underflow or overflow in float64
-LARGEST_NORM = 1e150  # of an update; its square is finite, and clip / norm is far from where float64 loses digits
-LARGEST_SUM = 2**62  # grid units in one coordinate of a sum: half of what an int64 holds
-_MARGIN = 1 - 1e-6  # room for the rounding of the float64 norm itself
+SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30  # far from under- and overflow of squares in float64
+LARGEST_NORM = 1e150  # of an update; its square is finite, and clip / norm keeps float64 precision
+LARGEST_SUM = 2**62  # grid units in one coordinate of a sum: half the range of int64
+_MARGIN = 1 - 1e-6  # allowance for the rounding of the float64 norm
 
 
 def check_clip(update_clip: float) -> None:
@@ -44,7 +44,10 @@ def norms(updates: Any) -> Array:
 
 
 def norms_on_device(updates: Any) -> Any:
-    """`norms` of a tensor, where it is; NaN or infinite where a coordinate is not finite. None of float32 is larger."""
+    """`norms` of a tensor, on its device; NaN or infinite where a coordinate is not finite.
+
+    None of float32 is larger.
+    """
     import torch
 
     size = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
@@ -52,9 +55,9 @@ def norms_on_device(updates: Any) -> Any:
 
 
 def check_sums_fit(num_messages: int, *, largest: float, update_clip: float, as_float: bool = False) -> None:
-    """Refuse more messages than 64-bit sums hold; `largest` is the most that one adds to a coordinate.
+    """Refuse more messages than 64-bit sums can add; `largest` bounds a message's coordinates.
 
-    With `as_float` they must be exact as float64 numbers.
+    With `as_float` sums must be exact as float64 numbers.
     """
     most = int((2**53 if as_float else LARGEST_SUM) * grid_step(update_clip) / max(largest, update_clip))
     if num_messages > most:
@@ -73,8 +76,8 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Any = None) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
-    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
-    are `norms` of these very rows where the caller has them: the guarantee rests on them.
+    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` bounds the number of rows in a sum).
+    `known` are `norms` of these very rows, if already computed: the guarantee relies on them.
 
     >>> messages = clip_to_grid(np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1.0]]), update_clip=1.0)
     >>> (messages * grid_step(1.0)).round(3).tolist()
@@ -94,21 +97,21 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Any = None) -> Any:
 
 
 def _on_device(updates: Any, size: Any, update_clip: float) -> Any:
-    """The same rounding where the updates are, in few operations: launching one takes longer than what it computes.
+    """The same rounding on the updates' device, in few operations, since each launch is slower than its computation.
 
-    A norm of 0 gives the factor 1, an infinite one 0, and one that is no number, none: coordinates that are not finite
-    afterwards are 0, and so are the others of their row. The grid's step is a power of two, so dividing by it first
-    changes no bit.
+    A norm of 0 gives the factor 1, an infinite one 0, and NaN gives NaN: coordinates that are not finite afterwards
+    become 0, and so do the others of their row. The grid's step is a power of two, so dividing by it first changes no
+    bit.
     """
     import torch
 
     step = grid_step(update_clip)
-    longest = torch.tensor(update_clip * _MARGIN / step, dtype=torch.float64)  # a plain number would be rounded twice
+    longest = torch.tensor(update_clip * _MARGIN / step, dtype=torch.float64)  # a Python float would be rounded twice
     scale = torch.div(longest, size).clamp_(max=1.0 / step)
     scaled = torch.mul(updates, scale[:, None]).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    return scaled.long()  # a product of float32 and float64 is float64, and whole numbers round towards zero
+    return scaled.long()  # float32 times float64 is float64, and long() rounds towards zero
 
 
 def coarsen(messages: Any, bits: int) -> Any:
-    """Whole numbers in steps that are 2^bits as long, rounded towards zero: a row only gets shorter."""
+    """Integers in steps 2^bits times as long, rounded towards zero: rows only get shorter."""
     return (messages + ((1 << bits) - 1) * (messages < 0)) >> bits if bits else messages

@@ -1,8 +1,8 @@
-"""What several runs on the same clients cost together: their events composed, at one delta.
+"""The total cost of several runs on the same clients: their events composed, at one delta.
 
-A client in all of them is protected by that, not by the epsilon that each run states. It holds where noise, sampling
-and number of rounds of no run were chosen by looking at releases of another (composition with budgets chosen on the
-way is a different theorem).
+A client in all of them is protected by this total, not by the epsilon of each run. It holds where noise, sampling and
+number of rounds of no run were chosen by looking at releases of another (composition with budgets chosen on the way is
+a different theorem).
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ HOLDS_IF = (
 
 @dataclass(frozen=True)
 class Together:
-    """What runs cost together, by every accountant that applies."""
+    """The total cost of runs, by every accountant that applies."""
 
     runs: tuple[Cost, ...]
     adjacency: str
@@ -35,7 +35,7 @@ class Together:
 
     @property
     def epsilon(self) -> float | None:
-        """The least of the bounds, all of which hold; None without any."""
+        """The smallest bound, all of which hold; None without any."""
         return min((row.epsilon for row in self.rows if row.epsilon is not None), default=None)
 
 
@@ -47,7 +47,7 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
     stated = {run.delta for run in runs}
     if delta is None and len(stated) > 1:
         listed = ", ".join(f"{value:g}" for value in sorted(stated))
-        raise PrivacyError(f"the runs state epsilon at different deltas ({listed}); say at which with --delta.")
+        raise PrivacyError(f"the runs state epsilon at different deltas ({listed}); choose one with --delta.")
     at = check_delta(runs[0].delta if delta is None else delta)
     parts = tuple(run.part for run in runs)
     check_composable(parts)
@@ -56,7 +56,7 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
 
 
 def one_relation(relations: Collection[str]) -> str:
-    """The neighbouring relation that all runs state; PrivacyError where there are several."""
+    """The neighbouring relation of all runs; PrivacyError where they differ."""
     if len(relations) > 1:
         raise PrivacyError(
             f"the runs are private under different neighbouring relations ({' and '.join(sorted(relations))}), which "
@@ -67,7 +67,7 @@ def one_relation(relations: Collection[str]) -> str:
 
 
 def check_composable(parts: Sequence[Part]) -> str:
-    """The neighbouring relation of all events; PrivacyError where there are several, or an event of an unknown kind."""
+    """The neighbouring relation of all events; PrivacyError where they differ, or for unknown events."""
     relation = one_relation({event.adjacency for event, _ in parts})
     for event, _ in parts:
         if type(event) not in events.EVENTS:  # whose repetitions simply compose
@@ -110,7 +110,7 @@ def _rdp_epsilon(parts: Sequence[Part], delta: float) -> float:
 
 
 def _pld_epsilon(parts: Sequence[Part], delta: float) -> float:
-    """Each event's distribution composed on its own grid, then moved up to the coarsest grid and put together."""
+    """Each event's distribution composed on its own grid, then rounded up to the coarsest grid and convolved."""
     releases = sum(count for _, count in parts)
     if releases > MAX_PLD_ROUNDS or delta < MIN_DELTA * max(1.0, releases / 1000):
         raise UnsupportedEvent(f"{releases} releases at delta = {delta:g} are beyond the accountant 'pld'; see 'rdp'.")
@@ -145,5 +145,7 @@ def _read_run(folder: Path) -> Cost:
         raise RunFolderError(f"{folder}: no such folder; give folders of runs, and options with two dashes (--delta).")
     cost = folder_cost(folder)
     if cost is None:
-        raise PrivacyError(f"{folder}: a run without privacy (mechanism none); together with it nothing is guaranteed.")
+        raise PrivacyError(
+            f"{folder}: a run without privacy (mechanism none); nothing is guaranteed for it and other runs together."
+        )
     return cost

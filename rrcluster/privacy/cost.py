@@ -1,9 +1,9 @@
-"""The privacy cost of a run folder, recomputed, and how an epsilon is written. All that prints either calls these.
+"""The privacy cost of a run folder, recomputed, and the formatting of an epsilon: used wherever either is printed.
 
 Nothing in a folder is signed. Recomputing finds files that were edited, lost, or restored from another day; it does not
-find somebody who changes all of them so that they agree.
+find a consistent change of all of them.
 
-Files are read in an order in which a folder that is being written agrees.
+Files are read in an order that is consistent while a run is writing them.
 """
 
 import math
@@ -23,24 +23,24 @@ from rrcluster.registry import MECHANISMS
 from rrcluster.settings import REMOVED, PrivacySettings, ServerSettings
 from rrcluster.storage import MAX_BYTES, WAY_OUT, open_plain, parse_json, read_json_lines, read_mapping
 
-ALIKE = 1e-6  # relative: what the arithmetic of another machine or library may differ by
-_NEGLIGIBLE = 1e-12  # absolute: of the least deltas, which are rounding errors far below 1e-10
+ALIKE = 1e-6  # relative difference that another machine's or library's arithmetic may cause
+_NEGLIGIBLE = 1e-12  # absolute: rounding errors of the smallest deltas, far below 1e-10
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The contents of these files, and what follows from one of them alone."""
+    """The contents of these files, and values derived from a single one."""
 
     folder: Path
     stated: Mapping[str, Any]
     config: Mapping[str, Any]  # empty in a folder of `rr.Server`
     summary: Mapping[str, Any]  # empty until the run ends
-    released: tuple[int, str]  # rounds, by the file that shows most
+    released: tuple[int, str]  # number of rounds, and the file that shows the most
     charges: list[dict[str, Any]]
 
     @classmethod
     def read(cls, folder: Path) -> "RunFiles":
-        """Read them, the ledger last."""
+        """Read the files, the ledger last."""
         stated = read_mapping(folder / "privacy.json")
         paths = [folder / name for name in ("config.yaml", "summary.json")]
         config, summary = (read_mapping(path) if os.path.lexists(path) else {} for path in paths)
@@ -50,7 +50,7 @@ class RunFiles:
 
     @cached_property
     def settings(self) -> PrivacySettings | None:
-        """The privacy settings. None without any, of version 0.1, and for a mechanism that is not known here."""
+        """The privacy settings; None if missing, from version 0.1, or for an unknown mechanism."""
         known = self.config.get("mechanism", "joint") in MECHANISMS and not self.config.keys() & REMOVED.keys()
         if not self.config or not known:
             return None
@@ -67,21 +67,21 @@ class RunFiles:
 
     @property
     def among_members(self) -> Mapping[str, Any] | None:
-        """What a federation states whose members make the noise; None for any other run."""
+        """The statement of a federation whose members make the noise; None for any other run."""
         about = self.stated.get("federation")
         return about if isinstance(about, Mapping) and about.get("mode") == "secure" else None
 
     @property
     def delta(self) -> Any:
-        """The delta of the accountant; a secure federation states more, for colluders that happen to be neighbours."""
+        """The accountant's delta; a secure federation's statement adds the chance that colluders are neighbours."""
         return self.stated.get("delta") if self.among_members is None else self.config.get("delta")
 
     def refusal(self, name: str, what: str) -> RunFolderError:
-        """The error that names a file, what is wrong with it, and the way out."""
+        """The error that names a file, the problem and the way out."""
         return RunFolderError(f"{self.folder / name}: {what}, so the run's cost is unknown. {WAY_OUT}")
 
     def check(self, name: str, found: Any, due: Any, *, by: str) -> None:
-        """Refuse a file that has another value than `by` gives."""
+        """Refuse a file with another value than the one computed by `by`."""
         different = _difference("", found, due)
         if different is not None:
             where, value, other = different
@@ -89,7 +89,7 @@ class RunFiles:
 
 
 def _released(folder: Path, summary: Mapping[str, Any]) -> dict[str, int]:
-    """How many rounds were released, by every file that shows it."""
+    """The number of released rounds, by every file that shows it."""
     path = folder / "rounds.jsonl"
     lines = read_json_lines(path, damaged="stop") if os.path.lexists(path) else []
     return {
@@ -101,7 +101,7 @@ def _released(folder: Path, summary: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _checkpoint_round(path: Path) -> int:
-    """The round that a checkpoint is at; 0 where there is none, or it is not ours to read."""
+    """The round of a checkpoint; 0 where there is none, or it is not readable."""
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -113,10 +113,10 @@ def _checkpoint_round(path: Path) -> int:
 
 
 def _difference(name: str, found: Any, due: Any) -> tuple[str, Any, Any] | None:
-    """(name, found, due) of the first value that is not what is due. What one side does not have is not compared."""
+    """(name, found, due) of the first value that differs. Values that one side lacks are not compared."""
     parts: list[tuple[str, Any, Any]] = []
     if isinstance(due, Mapping) and isinstance(found, Mapping):
-        names = [key for key in due if key in found and key != "reason"]  # words, which versions choose
+        names = [key for key in due if key in found and key != "reason"]  # texts differ between versions
         parts = [(f"{name}.{key}".lstrip("."), found[key], due[key]) for key in names]
     elif isinstance(due, list) and isinstance(found, list):
         parts = [(name, *pair) for pair in zip(found, due, strict=False)]
@@ -137,43 +137,43 @@ def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
-_LEAST_SHARE = 0.97  # of its target that calibrated noise costs
+_LEAST_SHARE = 0.97  # least share of its target that calibrated noise costs
 
-Part = tuple[Event, int]  # an event, and how often it happens
+Part = tuple[Event, int]  # an event, and its number of repetitions
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the releases of a folder cost, all that may still be made included."""
+    """The cost of a folder's releases, including those that may still be made."""
 
     folder: Path
     epsilon: float | None  # None: no finite bound
     delta: float
-    covered: int  # releases that epsilon covers
-    charged: int  # releases that the ledger holds
-    part: Part  # what happens to a client at most: with slots fewer times than there are releases
-    adjacency: str  # a federation's may be another than its event's (zero-out)
+    covered: int  # releases covered by epsilon
+    charged: int  # releases in the ledger
+    part: Part  # the most that one client takes part in; with slots fewer rounds than releases
+    adjacency: str  # a federation's may differ from its event's (zero-out)
     secure: bool
     selected: bool  # the outcome of a private selection
-    started_from: str | None  # the run whose models it began with
-    earlier: tuple[Part, ...]  # what those models cost
+    started_from: str | None  # the run whose models it started from
+    earlier: tuple[Part, ...]  # the cost of those models
 
 
 def folder_cost(folder: Path) -> Cost | None:
-    """The cost of the run in `folder`, whether it finished, was stopped, or was killed; None without privacy.
+    """The cost of the run in `folder`, whether finished, stopped or killed; None without privacy.
 
-    It is that of the whole plan, and never that of the releases made so far: whoever stops a run may have looked at
-    them (docs/privacy.md, "Stopping early"). It is computed from the event, by the stated accountant. RunFolderError
-    where a file disagrees: a number of privacy.json or summary.json, a setting of config.yaml, or the ledger, which
-    has a charge for every round that was released. A folder that is being written agrees at every instant, because a
-    round is charged before it is released, and the ledger is read last.
+    It is that of the whole plan, never of the releases made so far: whoever stops a run may have looked at them
+    (docs/privacy.md, "Stopping early"). It is computed from the event, by the stated accountant. RunFolderError where a
+    file disagrees: a number of privacy.json or summary.json, a setting of config.yaml, or the ledger, which has a
+    charge for every released round. A folder in use is consistent at every instant, because a round is charged before
+    it is released, and the ledger is read last.
     """
     files = RunFiles.read(folder)
     private = files.stated.get("private")
     if not isinstance(private, bool):
         raise files.refusal("privacy.json", "does not say whether the run is private")
     try:
-        if private or "event" in files.stated:  # version 0.1 said of seeded runs, too, that they are private
+        if private or "event" in files.stated:  # version 0.1 called seeded runs private, too
             if not private and files.stated.get("secure"):
                 raise files.refusal("privacy.json", "says that a secure run is not private")
             return _recomputed(files)
@@ -223,7 +223,7 @@ def _recomputed(files: RunFiles) -> Cost:
 
 
 def _covered(files: RunFiles) -> int:
-    """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
+    """The releases that the statement covers; a selection is one, charged as a whole, and again if repeated."""
     stated = files.stated
     planned = stated["num_rounds"] + stated.get("reserve_rounds", 0)
     covered = stated.get("num_releases", planned)  # not stated in version 0.1
@@ -235,7 +235,7 @@ def _covered(files: RunFiles) -> int:
 
 
 def _check_ledger(files: RunFiles, covered: int) -> None:
-    """Refuse a ledger without the charge of a released round, or with charges that the run cannot have made."""
+    """Refuse a ledger that lacks the charge of a released round, or has impossible charges."""
     charges, rounds = files.charges, set[int]()
     once = bool(files.config) and not files.stated.get("secure")  # seeded repeats are identical
     for charge in charges:
@@ -263,7 +263,7 @@ def _check_ledger(files: RunFiles, covered: int) -> None:
 
 
 def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
-    """Refuse settings that give other releases than those stated, and noise that is not theirs."""
+    """Refuse settings that do not lead to the stated releases and noise."""
     stated, settings = files.stated, files.settings
     names = ("secure", "num_rounds", "reserve_rounds", "num_clients", "accountant")
     due = {name: stated.get(name) for name in names} | {"delta": files.delta}
@@ -292,7 +292,7 @@ def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
         given, due = describe(made.event) | {"slots": made.slots.count}, stated["event"] | {"slots": slots}
         files.check("config.yaml", given, due, by="privacy.json")
     described = made.describe().noise
-    if slots > 1:  # an earlier version's noise may have been correlated in another way, at the same cost
+    if slots > 1:  # an earlier version's noise may have another correlation, at the same cost
         spread = stated.get("participation", {}).get("noise_of_a_round", 1.0)
         described["noise_std"] = described["noise_multiplier"] * described["sensitivity"] * spread
     files.check("privacy.json", stated, {"mechanism": made.name, "noise": described}, by="config.yaml")
@@ -300,7 +300,7 @@ def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
 
 
 def _check_start(files: RunFiles) -> None:
-    """Refuse a run that began with another one's models and states nothing of what those cost."""
+    """Refuse a run that started from another one's models without stating their cost."""
     first, started = files.config.get("start_from") or None, files.stated.get("started_from", {})
     files.check("config.yaml", {"start_from": first}, {"start_from": started.get("run")}, by="privacy.json")
     if first is not None and not started.get("earlier"):
@@ -308,7 +308,7 @@ def _check_start(files: RunFiles) -> None:
 
 
 def _check_target(files: RunFiles, epsilon: float) -> None:
-    """Refuse another cost in the summary, and settings that ask for another."""
+    """Refuse another cost in the summary, and settings with another target."""
     due = {name: files.stated.get(name) for name in ("num_rounds", "secure")} | {"delta": files.delta}
     if not str(files.summary.get("version")).startswith("0.1."):  # which stated the rounds made so far
         due["epsilon"] = epsilon
@@ -330,10 +330,10 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
     delta, accountant = files.delta, str(stated.get("accountant"))
     observed: Any = event.seen()
     adjacency = event.adjacency
-    if members is not None:  # observed by one of them, which knows its own share of the noise
+    if members is not None:  # observed by a member, which knows its own share of the noise
         honest = members["least_honest"]
         if type(members["most_colluders"]) is not int:
-            raise TypeError("most_colluders is no whole number")
+            raise TypeError("most_colluders is not a whole number")
         shares = honest - (not members["most_colluders"])
         observed = replace(observed, noise_multiplier=event.noise_multiplier * math.sqrt(shares / honest))
         adjacency = "zero-out"
@@ -370,7 +370,7 @@ def _check_risk_in_words(files: RunFiles, risk: Mapping[str, float]) -> None:
 
 
 def _bracket(stated: Any, epsilon: float | None, part: Part, delta: float) -> Any:
-    """The stated bracket around `epsilon`; an upper end that is missing, or lower than that, is computed."""
+    """The stated bracket around `epsilon`; a missing or lower upper end is recomputed."""
     from rrcluster.privacy.evidence import bracket
 
     if not isinstance(stated, Mapping) or epsilon is None or stated.get("least") is None:
@@ -382,7 +382,7 @@ def _bracket(stated: Any, epsilon: float | None, part: Part, delta: float) -> An
 
 
 def _together(files: RunFiles, parts: tuple[Part, ...]) -> dict[str, Any]:
-    """What a run costs that began with another one's models, with what those cost; also where it is said in words."""
+    """The cost of a run and of the models it started from, as numbers and in words."""
     from rrcluster.privacy.composition import account_together
 
     rows = account_together(parts, delta=files.delta)
@@ -403,7 +403,7 @@ def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
         return NO_PRIVACY
     if epsilon is None:
         return NO_BOUND
-    if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
+    if abs(epsilon) >= 1e9:  # meaningless, and too many digits to write out
         return "more than 1e9" if epsilon > 0 else NO_BOUND
     if epsilon >= 0.01 or epsilon <= 0:
         return rounded_up(epsilon, 2)
@@ -418,7 +418,7 @@ _GUESSED = {
 
 
 def risk_text(risk: Mapping[str, float], adjacency: str, *, sampled: bool) -> str:
-    """What a statement's `risk` means, in words, rounded up; and what it is not. `sampled`: cohorts are secret."""
+    """The statement's `risk` in words, rounded up, with its limits. `sampled`: cohorts are secret."""
     known = "everything else but who was drawn" if sampled else "everything else"
     even = (1 + risk["advantage"]) / 2
     one, five, most = (rounded_up(100 * share, 1) + "%" for share in (risk["at_1_percent"], risk["at_5_percent"], even))
@@ -431,11 +431,11 @@ def risk_text(risk: Mapping[str, float], adjacency: str, *, sampled: bool) -> st
 
 
 def rounded_up(value: float, decimals: int) -> str:
-    """A finite number with so many decimals, never less than it is."""
+    """A finite number with so many decimals, rounded up."""
     return f"{Decimal(str(value)).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING):f}"
 
 
 def digits_up(value: float, digits: int) -> Decimal:
-    """A positive number with so many significant digits, never less than it is."""
+    """A positive number with so many significant digits, rounded up."""
     exact = Decimal(str(value))
     return exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING)

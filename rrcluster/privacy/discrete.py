@@ -39,23 +39,24 @@ from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
 LEAST_SIGMA, MOST_SIGMA = 64, 2**56
-_MARGIN = 2.0**-40  # of a probability: closer to it, floating point does not decide
+_MARGIN = 2.0**-40  # relative distance to a probability below which floating point does not decide
 _FIRST_BITS = 53
 
 
 def grid_sigma(noise_std: float, step: float) -> int:
-    """The whole number of grid steps that stands for `noise_std`: rounded up, and one part in 2^40 and one step more.
+    """The integer number of grid steps for `noise_std`: rounded up, plus one part in 2^40 and one step.
 
-    The surplus pays for everything the proof of Proposition 4 (docs/privacy.md) needs: sigma^2 - 8^2 is still at least
-    (noise_std / step)^2, also after the rounding of `noise_std` itself (a few parts in 2^53). ConfigError outside of
-    64..2^56 steps, where that argument or 64-bit whole numbers would give out.
+    The surplus covers everything the proof of Proposition 4 (docs/privacy.md) needs: sigma^2 - 8^2 is still at least
+    (noise_std
+    step)^2, also after the rounding of `noise_std` itself (a few parts in 2^53). ConfigError outside of 64..2^56 steps,
+    beyond which that argument or 64-bit integers would fail.
     """
     exact = math.ceil(Fraction(noise_std) / Fraction(step))
     sigma = exact + (exact >> 40) + 1
     if not LEAST_SIGMA <= sigma <= MOST_SIGMA:
         raise ConfigError(
-            f"noise of {sigma} grid steps cannot be drawn exactly, only {LEAST_SIGMA} to 2^56; bring noise_multiplier "
-            "closer to 1."
+            f"noise of {sigma} grid steps cannot be drawn exactly, which needs {LEAST_SIGMA} to 2^56; bring "
+            "noise_multiplier closer to 1."
         )
     return sigma
 
@@ -81,7 +82,7 @@ def _propose(sigma: int, count: int) -> tuple[Array, Array]:
 
 
 def _accept(k: Array, j: Array, sigma: int, bits: Array, *, margin: float = _MARGIN) -> Array:
-    """(n,) whether U < exp(-g), where `bits` are the first 53 of U; further ones are drawn where they are needed."""
+    """(n,) whether U < exp(-g), where `bits` are the first 53 of U; further bits are drawn on demand."""
     x = j / sigma
     probability = np.exp(-x * (k + x / 2))
     below_u, above_u = bits * 2.0**-_FIRST_BITS, (bits + 1) * 2.0**-_FIRST_BITS
@@ -112,26 +113,26 @@ def _cumulative_words() -> Array:
 
 
 def _cumulative(k: int, context: Context) -> Decimal:
-    """P(at most k), to the precision of the context but for its last ten digits."""
+    """P(at most k), to the precision of the context less its last ten digits."""
     with localcontext(context):
         weights = [_exp_minus(Fraction(i * i, 2), context) for i in range(k + 2 + math.isqrt(5 * context.prec))]
         return sum(weights[: k + 1], Decimal(0)) / sum(weights, Decimal(0))
 
 
 def _exp_minus(g: Fraction, context: Context) -> Decimal:
-    """exp(-g), to the precision of the context but for its last ten digits."""
+    """exp(-g), to the precision of the context less its last ten digits."""
     with localcontext(context):
         return (-Decimal(g.numerator) / Decimal(g.denominator)).exp()
 
 
 class _Uniform:
-    """A uniform number in [0, 1) of which the first bits are known; more are drawn as comparisons need them."""
+    """A uniform number in [0, 1) with its first bits fixed; comparisons draw more as needed."""
 
     def __init__(self, bits: int, count: int) -> None:
         self._bits, self._count = bits, count
 
     def is_below(self, probability: Callable[[Context], Decimal]) -> bool:
-        """Whether it is below a probability, which is given to any precision asked for."""
+        """Whether it is below a probability, which is computed to any requested precision."""
         while True:
             context = Context(prec=self._count // 3 + 30)  # more digits than the bits have
             value, error = Fraction(probability(context)), Fraction(10) ** (10 - context.prec)
@@ -142,9 +143,9 @@ class _Uniform:
             self._bits, self._count = self._bits << 64 | fresh_bits(64), self._count + 64
 
 
-SUM_BITS = 32  # of a word of a secure aggregation: sums are whole numbers modulo 2^32
+SUM_BITS = 32  # words of a secure aggregation are integers modulo 2^32
 FINEST_GRID, COARSEST_GRID = 20, 14  # bits of the clip: finer gains nothing, coarser loses a percent of an update
-DEVIATIONS = 16  # of the noise, within which sums must not wrap
+DEVIATIONS = 16  # standard deviations of noise within which sums must not wrap
 
 
 def share_sigma(noise_std: float, step: float, *, least_honest: int) -> int:

@@ -1,8 +1,8 @@
-"""What one round costs: an event has an adjacency, a sampling law, noise and a dominating pair.
+"""The cost of one round: an event has an adjacency, a sampling law, noise and a dominating pair.
 
-An event describes what a mechanism did. Accountants never look at a mechanism: they compose the loss distribution or
-the RDP of its event, or refuse it. `noise_multiplier` is always noise std / L2 sensitivity *under the event's own
-adjacency*.
+An event describes a mechanism's release. Accountants never see a mechanism: they compose the loss distribution or the
+RDP of its event, or refuse it. `noise_multiplier` is always noise std
+L2 sensitivity *under the event's own adjacency*.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 ADD_REMOVE = "add-remove"
 REPLACE_ONE = "replace-one"
-WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)  # of the theorem that the paper prints
+WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)  # orders of the theorem in the paper
 # Closer to 1, the rounding error of keep_probability would dominate the privacy loss.
 _MIN_LEAVE_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True)
 class FoldedChoice:
-    """No cost of its own: there is one cluster, or the choice is a Gaussian release folded into the updates'."""
+    """A choice without additional cost: one cluster, or a Gaussian release folded into the updates'."""
 
     largest_loss: ClassVar[float] = 0.0  # of the choice alone
     is_free: ClassVar[bool] = True  # it costs nothing beside the updates' Gaussian
@@ -49,7 +49,7 @@ class FoldedChoice:
         return []
 
     def check(self) -> None:
-        """Every folded choice can be accounted."""
+        """Accept: every folded choice can be accounted."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class PoissonGaussian:
         return self.sample_rate == 1
 
     def seen(self) -> "PoissonGaussian":
-        """The event towards somebody who sees who took part: sampling hides nothing from them (zero-out)."""
+        """The event towards an observer of participation, from whom sampling hides nothing (zero-out)."""
         return replace(self, sample_rate=1.0)
 
     def at_most(self, noise_multiplier: float) -> "PoissonGaussian":
@@ -158,11 +158,11 @@ class PoissonGaussian:
         return gaussian if self.sample_rate == 1 else dp.PoissonSampledDpEvent(self.sample_rate, gaussian)
 
     def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
-        """The class of dp-accounting that gives epsilon by ours of this name, or None; and what differs."""
+        """The dp-accounting class that gives epsilon by our accountant of this name, or None; and any difference."""
         return ("PLDAccountant" if accountant == "pld" else "RdpAccountant"), None
 
     def printed_rdp(self) -> tuple[Sequence[float], Array]:
-        """The paper's bound does not cover this event."""
+        """Raise: the paper's bound does not cover this event."""
         raise UnsupportedEvent(
             "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, "
             f"and this event is {self.sampling} sampling under {self.adjacency}; use the accountant "
@@ -180,7 +180,7 @@ class FixedSize:
     noise_multiplier: float
     cohort_size: int
     num_clients: int
-    choice: Choice = FOLDED  # what the clients' private choices cost beside it
+    choice: Choice = FOLDED  # cost of the private choices
 
     adjacency: ClassVar[str] = REPLACE_ONE
     sampling: ClassVar[str] = "fixed-size without replacement"
@@ -203,7 +203,7 @@ class FixedSize:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Events of one kind are ordered by noise and sample rate; with a choice that costs, none is above another."""
+        """Events of one kind are ordered by noise and sample rate; with costly choices no event is above another."""
         return (type(self), self.num_clients, None if self.choice.is_free else self)
 
     @property
@@ -212,7 +212,7 @@ class FixedSize:
         return self.sample_rate == 1 and self.choice.is_free
 
     def seen(self) -> "FixedSize":
-        """The event towards somebody who sees who took part: sampling hides nothing from them."""
+        """The event towards an observer of participation, from whom sampling hides nothing."""
         return replace(self, cohort_size=self.num_clients)
 
     def at_most(self, noise_multiplier: float) -> "FixedSize":
@@ -249,7 +249,7 @@ class FixedSize:
         return dp.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, inside)
 
     def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
-        """The class of dp-accounting that gives epsilon by `rdp`, or None; and what differs."""
+        """The dp-accounting class that gives epsilon by `rdp`, or None; and any difference."""
         if not self.choice.is_free:
             return None, _NO_CHOICE
         return "RdpAccountant", None if accountant == "rdp" else _NO_PLD
@@ -263,7 +263,7 @@ class FixedSize:
         return profiles.gaussian_rdp(orders, self.noise_multiplier) + self.choice.rdp(orders)
 
 
-RELATIONS = {ADD_REMOVE: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE"}  # as dp-accounting calls them
+RELATIONS = {ADD_REMOVE: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE"}  # their names in dp-accounting
 
 
 def _sampled_rdp(event: "RoundEvent") -> tuple[Sequence[float], Array]:
@@ -277,13 +277,13 @@ def _sampled_rdp(event: "RoundEvent") -> tuple[Sequence[float], Array]:
     with _without_convergence_warnings():
         relation = dp.NeighboringRelation[RELATIONS[event.adjacency]]
         rdp = dp.rdp.RdpAccountant(orders, relation).compose(event.dp_event()).rdp
-    sound = np.where(rdp >= 0, rdp, np.inf)  # NaN is not >= 0
+    sound = np.where(rdp >= 0, rdp, np.inf)  # false for NaN
     return orders, np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, event.noise_multiplier)))
 
 
 @contextlib.contextmanager
 def _without_convergence_warnings() -> Iterator[None]:
-    """dp-accounting says when it leaves out an order; leaving one out only makes the bound looser."""
+    """Silence dp-accounting's warning about omitted orders; omitting one only makes the bound looser."""
 
     def keep(record: logging.LogRecord) -> bool:
         return "failed to converge" not in str(record.msg)
@@ -306,10 +306,10 @@ class RepeatAndSelect:
     """The best, by score, of a random number of independent runs of `num_rounds` rounds each; only the best is shown.
 
     The number of runs follows `law` (a truncated negative binomial of shape 1 or 0) with mean `mean_repetitions`,
-    whatever the data are, and is secret too. The score is part of what each run releases, or public.
+    whatever the data are, and is secret too. The score is released by each run, or public.
     """
 
-    run: RoundEvent  # what one round of one run costs
+    run: RoundEvent  # the cost of one round of one run
     num_rounds: int
     mean_repetitions: float
     law: str
@@ -342,7 +342,7 @@ class RepeatAndSelect:
         return self.run.noise_multiplier
 
     def seen(self) -> "RepeatAndSelect":
-        """The event towards somebody who sees who took part in every run."""
+        """The event towards an observer of participation in every run."""
         return replace(self, run=self.run.seen())
 
     def at_most(self, noise_multiplier: float) -> "RepeatAndSelect":
@@ -372,11 +372,11 @@ class RepeatAndSelect:
         return RepeatAndSelectDpEvent(one_run, self.mean_repetitions, REPETITION_LAWS[self.law])
 
     def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
-        """That of a run: dp-accounting's own for RDP knows selections."""
+        """That of a run: dp-accounting's own accountant for RDP supports selections."""
         return self.run.dp_accountant(accountant)
 
     def printed_rdp(self) -> tuple[Sequence[float], Array]:
-        """The paper has no bound for a selection."""
+        """Raise: the paper has no bound for a selection."""
         raise UnsupportedEvent(_ONLY_RDP)
 
 
@@ -392,6 +392,6 @@ _NO_CHOICE = (
     "describes the round, and only rrcluster computes its epsilon."
 )
 _ONLY_RDP = (
-    "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke 2022); use "
-    "the accountant 'rdp'."
+    "the cost of selecting the best of a random number of runs is known for Renyi DP only (Papernot, Steinke 2022); "
+    "use the accountant 'rdp'."
 )

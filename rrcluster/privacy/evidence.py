@@ -27,11 +27,11 @@ from rrcluster.privacy.pld import grid_profile, poisson_step
 from rrcluster.privacy.profiles import Array
 
 _UNIT = 2.0**-53  # unit roundoff
-_PER_BIT = 14  # roundings of an FFT's coefficient, per bit of its length
+_PER_BIT = 14  # roundings of an FFT coefficient, per bit of its length
 _PER_POWER = 24  # roundings of z ** n, per unit of n
 _EXACT = 1e-13  # relative error of a profile and of a weighted mass, at noise multipliers up to 1
-_NEGLIGIBLE = 1e-17  # absolute error of a profile where it is itself that small
-_LARGEST = 700.0  # exponent: beyond it exp overflows, and what is divided by exp only becomes smaller
+_NEGLIGIBLE = 1e-17  # absolute error of a profile of that size
+_LARGEST = 700.0  # largest exponent: beyond it exp overflows, and quotients only become smaller
 _OUTSIDE = 1e-20  # of the weighted distribution, beyond the window of the FFT
 _FALSE_ALARMS = {"at_1_percent": 0.01, "at_5_percent": 0.05}
 _SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
@@ -49,8 +49,8 @@ class Bracket:
 def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     """Bounds on epsilon after `num_rounds` rounds of `event` at `delta`, under its own adjacency.
 
-    The excess of `most` over what `pld` states is the error that rounding may have caused there. UnsupportedEvent where
-    `pld` has no bound.
+    The excess of `most` over the epsilon of `pld` is the error that rounding may have caused there. UnsupportedEvent
+    where `pld` has no bound.
     """
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant="pld")
     event = event.at_most(MAX_MULTIPLIER)
@@ -116,14 +116,14 @@ def _excess(deltas: Array, reverse: Array, step: float, share: float) -> tuple[f
     over, under = _gaps(deltas, step) - share * deltas[1:], _gaps(reverse, step) - share * reverse[1:]
     tail = max(0.0, float(np.max(over))) / (1 - share)
     if under[0] > 0:
-        return tail, math.inf  # nothing at loss 0 makes up for the cell beside it
+        return tail, math.inf  # nothing at loss 0 makes up for the next cell
     places = step * np.arange(1, len(under))
     missing = max(0.0, float(np.max(under[1:] / np.expm1(np.minimum(places, _LARGEST)))))
     return tail, missing + float(reverse[-1]) / math.expm1(min(step * len(under), _LARGEST))
 
 
 def _gaps(deltas: Array, step: float) -> Array:
-    """By how much each chord can exceed the convex curve, which lies above the extensions of its neighbours."""
+    """Upper bounds on the excess of each chord over the convex curve, which lies above its neighbours' extensions."""
     rise = np.diff(deltas)
     left = np.append(np.inf, rise[1:] - rise[:-1] * math.exp(step))
     right = np.append(rise[1:] * math.exp(-step) - rise[:-1], np.inf)
@@ -225,9 +225,9 @@ _NO_REPEATS = "dp-accounting does not compose several selections; the event desc
 
 
 def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, Any]:
-    """The event of all rounds, the relation, and the class of dp-accounting that gives `accountant`'s epsilon.
+    """The event of all rounds, the relation, and the dp-accounting class that gives `accountant`'s epsilon.
 
-    `accountant` is None with a `reason` where there is none; also with an accountant, `reason` says what differs.
+    `accountant` is None with a `reason` where there is none; with an accountant, `reason` states any difference.
     """
     if type(event) not in EVENTS:
         return {"accountant": None, "reason": f"dp-accounting has no event for {type(event).__name__}."}
@@ -250,7 +250,7 @@ def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, An
 
 
 def _plain(part: Any) -> Any:
-    """An event of dp-accounting as plain data, from its named tuples."""
+    """A dp-accounting event as plain data, from its named tuples."""
     if isinstance(part, list):
         return [_plain(entry) for entry in part]
     if not hasattr(part, "_asdict"):
@@ -262,13 +262,13 @@ def _plain(part: Any) -> Any:
 def risk(
     event: Event, *, num_rounds: int, delta: float, accountant: str, failure_probability: float = 0.0
 ) -> dict[str, float]:
-    """Bounds on what somebody achieves who guesses which of two neighbours was there.
+    """Bounds on the success of somebody who guesses which of two neighbours was present.
 
     The share of true positives at 1% and 5% false alarms, and `advantage`, the most by which true positives exceed
     false alarms. With delta(epsilon) for either order of the neighbours, true positives at a rate a of false alarms are
     at most exp(s) a + delta(s) for s >= 0, and 1 - exp(s) (1 - a - delta(-s)) for s < 0, whatever s is; the advantage
-    is delta(0). The search for the best s, of the size of epsilon at `delta`, changes how tight a bound is, not whether
-    it holds. `failure_probability` is that of what epsilon takes for granted.
+    is delta(0). The search for the best s, of the size of epsilon at `delta`, affects the tightness of a bound, not its
+    validity. `failure_probability` is that of epsilon's assumptions.
     """
     around = epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     if around == 0:  # then delta(0) is at most `delta`
@@ -280,7 +280,7 @@ def risk(
 
 @lru_cache(maxsize=4096)
 def _risk(event: Event, num_rounds: int, around: float, accountant: str) -> dict[str, float]:
-    furthest = min(2 * around + 1, 30.0)  # beyond 30 a bound is 1 but for 1e-13
+    furthest = min(2 * around + 1, 30.0)  # beyond 30 a bound equals 1 up to 1e-13
 
     def bound(alarms: float, at: float) -> float:
         delta = delta_at(event, num_rounds=num_rounds, epsilon=abs(at), accountant=accountant)
@@ -296,9 +296,9 @@ def _risk(event: Event, num_rounds: int, around: float, accountant: str) -> dict
 def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) -> dict[str, Any]:
     """As plain data: `bracket`, `profile`, `recompute`; `mu` where the whole run is one Gaussian, and so mu-GDP.
 
-    `bracket` holds the least and the most that epsilon can be for the accounted pair, all rounding included; a `reason`
-    where there is no loss distribution to bound. `profile` lists further (epsilon, delta) pairs that hold at the same
-    time.
+    `bracket` has the least and the most that epsilon can be for the accounted pair, all rounding included; a `reason`
+    where there is no loss distribution to bound. `profile` lists further (epsilon, delta) pairs that hold
+    simultaneously.
     """
     return {
         "bracket": _bounds_of(event, num_rounds, delta),
@@ -307,7 +307,7 @@ def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) ->
 
 
 def derived(event: Event, *, num_rounds: int, delta: float, accountant: str) -> dict[str, Any]:
-    """The evidence without its bracket, which takes as long as everything else."""
+    """The evidence without its bracket, which takes as long as all the rest."""
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     pairs = profile(event, num_rounds=num_rounds, around=stated, accountant=accountant)
     return {

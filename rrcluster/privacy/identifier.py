@@ -30,18 +30,18 @@ from rrcluster.types import Array, Coordinates, Release
 
 @dataclass(frozen=True)
 class NoIdentifier:
-    """For one cluster: there is no choice to privatise."""
+    """The identifier for a single cluster, without a choice to privatise."""
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:  # noqa: ARG002
         """Everybody is in the first cluster."""
         return np.zeros(len(choices), dtype=np.int64)
 
     def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:  # noqa: ARG002
-        """The choice costs nothing."""
+        """Return the multiplier unchanged: the choice costs nothing."""
         return update_multiplier, FOLDED
 
     def describe(self) -> dict[str, Any]:
-        """For the statement."""
+        """The entry of the statement."""
         return {"kind": "none needed"}
 
 
@@ -71,7 +71,7 @@ class GaussianIdentifier:
         return (relative**-2 + update_multiplier**-2) ** -0.5, FOLDED
 
     def describe(self) -> dict[str, Any]:
-        """For the statement: its kind and its noise."""
+        """Its kind and noise, for the statement."""
         return {"kind": "GaussianIdentifier", "noise_multiplier": self.noise_multiplier}
 
 
@@ -101,7 +101,7 @@ class KaryIdentifier:
         return update_multiplier, KaryChoice(self.keep_probability, num_clusters)
 
     def describe(self) -> dict[str, Any]:
-        """For the statement: its kind and its probability."""
+        """Its kind and probability, for the statement."""
         return {"kind": "KaryIdentifier", "keep_probability": self.keep_probability}
 
 
@@ -122,7 +122,7 @@ def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float,
 
 IDENTIFIERS: dict[str, Callable[[float, int], Identifier]] = {
     "gaussian": lambda sigma_s, _: GaussianIdentifier(sigma_s),
-    "kary": lambda sigma_s, k: KaryIdentifier(keep_probability(sigma_s, k)),  # keeps a choice as often
+    "kary": lambda sigma_s, k: KaryIdentifier(keep_probability(sigma_s, k)),  # keeps a choice with the same probability
 }
 
 
@@ -134,7 +134,7 @@ class IdentifierMechanism:
     is fixed, so one client's update moves one block (and the shared sum) by at most 2C. The two releases are made on
     the same cohort and fold into one event. Sizes depend on noisy identifiers and coins only. Every cohort has exactly
     `cohort_size` rows: a client that dropped out or sent an invalid report stays, with a zero update and a random
-    identifier. Findings 5, 6 and 14 of docs/paper.md say how the paper's own statement differs.
+    identifier. Findings 5, 6 and 14 of docs/paper.md explain the differences from the paper's own statement.
     """
 
     coordinates: Coordinates
@@ -153,7 +153,7 @@ class IdentifierMechanism:
     adjacency: ClassVar[str] = REPLACE_ONE
     private: ClassVar[bool] = True
     flips_coins: ClassVar[bool] = False
-    covers_memory: ClassVar[bool] = False  # under fixed-size sampling who takes part is correlated: docs/privacy.md
+    covers_memory: ClassVar[bool] = False  # under fixed-size sampling participation is correlated: docs/privacy.md
     loss_bound: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -169,12 +169,12 @@ class IdentifierMechanism:
 
     @property
     def sampler(self) -> FixedSizeSampler:
-        """Who takes part."""
+        """The law of the cohorts."""
         return FixedSizeSampler(self.cohort_size, self.num_clients, secure=self.exact_noise)
 
     @property
     def event(self) -> FixedSize:
-        """What one round costs, identifiers and updates together."""
+        """The cost of one round, identifiers and updates together."""
         checks.positive(noise_multiplier=self.noise_multiplier)
         whole_round, choice = self.identifier.cost(self.noise_multiplier, self.num_clusters)
         return FixedSize(whole_round, self.cohort_size, self.num_clients, choice)
@@ -192,7 +192,7 @@ class IdentifierMechanism:
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Algorithm 1 of the paper, from privatising identifiers to the noisy means."""
         if reports.evaluations is not None:
-            raise PrivacyError("private evaluation belongs to `joint`; `identifier` has no room for it in its event.")
+            raise PrivacyError("private evaluation needs `joint`; the event of `identifier` does not cover it.")
         if reports.destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
         if self.exact_noise:
@@ -221,18 +221,18 @@ class IdentifierMechanism:
         )
 
     def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
-        """PrivacyError: it needs every client's own row."""
-        raise PrivacyError("identifier privatises every client's choice by itself and cannot use a sum; use joint.")
+        """Raise PrivacyError: the mechanism needs every client's own row."""
+        raise PrivacyError("identifier privatises every client's choice separately and cannot use a sum; use joint.")
 
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
-        """(shared, per cluster) exact sums of clipped updates, where the clients chose; for diagnostics."""
+        """(shared, per cluster) exact sums of clipped updates in the chosen clusters; for diagnostics."""
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
         shared, sums = self._sums(checked, checked.choices)
         step = grid_step(self.update_clip)
         return shared * step, sums * step
 
     def describe(self) -> Description:
-        """For the statement."""
+        """The entry of the statement."""
         several = self.num_clusters > 1
         kind = self.identifier.describe()
         named = {"noise_multiplier": "identifier noise std", "keep_probability": "identifier keep probability"}

@@ -47,7 +47,7 @@ class JointMechanism:
     size_floor: float
     min_cluster_size: int = 0
     evaluation_weight: float = 0.0  # u, absolute
-    evaluation_loss_bound: float = 1.0  # a loss of this or more is reported as this
+    evaluation_loss_bound: float = 1.0  # upper clip of a reported loss
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
     grid_bits: int = GRID_BITS  # of the messages: fewer where sums must fit the words of a secure aggregation
 
@@ -90,27 +90,27 @@ class JointMechanism:
 
     @property
     def count_units(self) -> int:
-        """The count weight in grid steps, rounded down: messages only get shorter by it."""
+        """The count weight in grid steps, rounded down, which only shortens messages."""
         return int(self.count_weight / self.step)
 
     @cached_property
     def sampler(self) -> PoissonSampler:
-        """Who takes part."""
+        """The law of the cohorts."""
         return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
 
     @cached_property
     def event(self) -> PoissonGaussian:
-        """What one participation costs."""
+        """The cost of one participation."""
         return PoissonGaussian(self.noise_multiplier, self.sample_rate)
 
     @property
     def loss_bound(self) -> float | None:
-        """The loss at which clients clip what they say; None where nothing is evaluated."""
+        """The clip of clients' losses; None without evaluation."""
         return self.evaluation_loss_bound if self.evaluation_weight > 0 else None
 
     @property
     def sensitivity(self) -> float:
-        """S."""
+        """The sensitivity S."""
         return joint_sensitivity(
             update_clip=self.update_clip,
             count_weight=self.count_weight,
@@ -165,7 +165,7 @@ class JointMechanism:
         return np.concatenate([alone, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
 
     def release_sum(self, noisy_sum: NoisySum) -> Release:
-        """The release that a noisy sum of messages makes: post-processing of it."""
+        """The release made of a noisy sum of messages, by post-processing."""
         step, k, d = self.step, self.num_clusters, self.coordinates
         total = np.asarray(noisy_sum.total)
         if total.shape != (self.message_width,) or total.dtype.kind not in "fiu" or not np.isfinite(total).all():
@@ -190,7 +190,7 @@ class JointMechanism:
         return shared * self.step, sums.reshape(k, d.clustered) * self.step
 
     def describe(self) -> Description:
-        """For the statement."""
+        """The entry of the statement."""
         counted = "one noisy size" if self.num_clusters == 1 else f"{self.num_clusters} noisy cluster sizes"
         sizes = counted if self.count_weight else "no cluster sizes"
         if self.evaluation_weight:
@@ -226,7 +226,7 @@ class JointMechanism:
         return np.asarray(np.trunc((reports.evaluations[reports.valid] - 0.5) * scale).astype(np.int64).sum(axis=0))
 
     def _evaluation(self, noisy: Array, sizes: Array) -> NoisyEvaluation | None:
-        """From the noisy sums of weighted evaluations and the noisy sizes; nothing where u = 0."""
+        """The evaluation from noisy sums and sizes; None where u = 0."""
         if self.evaluation_weight == 0:
             return None
         return NoisyEvaluation(
@@ -241,8 +241,8 @@ class JointMechanism:
     def _check_complete(self, reports: Reports) -> None:
         if self.flips_coins and reports.destinations is None:
             raise ConfigError(
-                f"min_cluster_size (B) = {self.min_cluster_size} sends updates where clients' coins say, and no "
-                "destinations were given; pass those of flip_coins, or build the plan with B = 0."
+                f"min_cluster_size (B) = {self.min_cluster_size} needs the destinations of clients' coins, "
+                "but none were given; pass those of flip_coins, or build the plan with B = 0."
             )
         if self.exact_noise:
             check_distinct(reports)

@@ -30,7 +30,7 @@ class Ledger:
 
     The one object here with state: it only ever grows. A charge whose event differs from the first one's is refused,
     because the accountant composes one event; a charge beyond `limit` is refused because the budget ends there.
-    `made_by` is what releases depend on beside the round; its entry "config" may not change within a run.
+    `made_by` is everything releases depend on beside the round; its entry "config" may not change within a run.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Ledger:
     ) -> None:
         """Open a ledger; charges are added to those of an existing file.
 
-        `stored`: rounds are written down before they are charged, and repeated from there.
+        `stored`: rounds are saved before they are charged, and repeated from there.
         """
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
         self._stored = stored
@@ -104,7 +104,7 @@ class Ledger:
         return max(self._rounds, default=-1)
 
     def times_charged(self, round_index: int) -> int:
-        """How often the round was charged: more than once where it failed, or the process died, after a charge."""
+        """The number of charges of the round: more than one if it failed, or the process died, after a charge."""
         return sum(charge["round"] == round_index for charge in self._charges)
 
     def affords(self, round_index: int, *, limit: int | None = None) -> bool:
@@ -151,7 +151,7 @@ class Ledger:
         self._rounds.add(entry["round"])
 
     def check_model(self) -> None:
-        """Refuse to continue a run with another network than the one that it was started with."""
+        """Refuse to continue a run with another network than it was started with."""
         started = [charge["made_by"].get("model") for charge in self._charges[:1]]
         now = self._made_by.get("model")
         if started not in ([], [None], [now]):
@@ -167,7 +167,7 @@ def describe(event: Event) -> dict[str, Any]:
 
 
 def read_event(described: Any, path: Path) -> Event:
-    """The event that `describe` made plain data of; RunFolderError where describing it again gives something else."""
+    """The inverse of `describe`; RunFolderError where describing the event again gives a different result."""
     try:
         (kind,) = (kind for kind in EVENTS if kind.__name__ == described["type"])
         event: Event = kind(**{part.name: _part(described[part.name]) for part in fields(kind)})
@@ -179,7 +179,7 @@ def read_event(described: Any, path: Path) -> Event:
 
 
 def _part(value: Any) -> Any:
-    """A number or a name as it is; a mapping as the part of an event that has these fields."""
+    """A number or a name as it is; a mapping as the event part with these fields."""
     if not isinstance(value, dict):
         return value
     (kind,) = (kind for kind in _PARTS if {part.name for part in fields(kind)} == set(value))
@@ -208,7 +208,7 @@ def _drop_torn_charge(path: Path) -> None:
 
 
 def _charge(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """The charge in one line of the file, None if there is none."""
+    """The charge in one line of the file, if there is one."""
     try:
         round_index, event, made_by = entry["round"], entry["event"], dict(entry.get("made_by") or {})
     except (ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""What a mechanism is: the one object that sees raw reports, and the only one that knows its kind.
+"""The interface of mechanisms: the one object that sees raw reports, and the only one that knows its kind.
 
-Sampler, noise, sensitivity and event of a mechanism belong together and come from the same fields, so they cannot
-disagree. Whatever depends on the kind of mechanism is a method here; nothing outside asks which one it is.
+Sampler, noise, sensitivity and event of a mechanism come from the same fields, so they cannot disagree. Everything that
+depends on the kind of mechanism is a method here; no other code asks for the kind.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from rrcluster.types import Array, Coordinates, Release
 
 
 class Mechanism(Protocol):
-    """What a round releases, how its cohort is drawn, and what that costs."""
+    """A round's release, the law of its cohort, and its cost."""
 
     @property
     def name(self) -> str:
@@ -58,43 +58,43 @@ class Mechanism(Protocol):
 
     @property
     def sampler(self) -> Sampler:
-        """Who takes part in a round."""
+        """The law of the cohorts."""
 
     @property
     def slots(self) -> Slots:
-        """Which clients may take part in which round."""
+        """The slots in which clients may take part."""
 
     @property
     def event(self) -> RoundEvent:
-        """What one participation costs; PrivacyError without privacy."""
+        """The cost of one participation; PrivacyError without privacy."""
 
     @property
     def flips_coins(self) -> bool:
-        """Whether clients move by coins of their own, so that reports must say where updates go."""
+        """Whether clients toss coins, so that reports must include destinations."""
 
     @property
     def covers_memory(self) -> bool:
-        """Whether the guarantee holds for clients that remember their own earlier rounds."""
+        """Whether the guarantee covers clients that remember their own earlier rounds."""
 
     @property
     def loss_bound(self) -> float | None:
-        """The loss at which clients clip their evaluations; None where nothing is evaluated."""
+        """The loss at which clients clip their evaluations; None without evaluation."""
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Validate, clip, sum and add noise: the only look at raw reports."""
 
     def release_sum(self, noisy_sum: NoisySum) -> Release:
-        """The release made of a sum that is noisy already; PrivacyError where the mechanism cannot use one."""
+        """The release made of a sum that is already noisy; PrivacyError where the mechanism cannot use one."""
 
     def clipped_sums(self, collected: Any) -> tuple[Array, Array] | None:
         """(shared, per cluster) exact sums of clipped updates, of reports or of their sum; None without a clip."""
 
     def describe(self) -> "Description":
-        """What the privacy statement says of it."""
+        """The mechanism's entry in the privacy statement."""
 
 
 class SummingMechanism(Mechanism, Protocol):
-    """A mechanism that needs no single report: the sum of messages, which any number of hosts may have added up."""
+    """A mechanism that needs no single report, only the sum of messages, which any number of hosts may compute."""
 
     def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
         """The sum of some clients' messages, exact in any order; a part of a cohort is added to the others."""
@@ -104,26 +104,26 @@ class SummingMechanism(Mechanism, Protocol):
 
 
 def adds_up(mechanism: Mechanism) -> bool:
-    """Whether a mechanism releases the sum of messages (`SummingMechanism`); others need single reports."""
+    """Whether a mechanism releases a sum of messages (`SummingMechanism`) and needs no single reports."""
     return bool(getattr(mechanism, "sums", False))
 
 
-SIZE_NOISE = "size noise std, clients"  # of every released size, under this name in `Description.noise_per_part`
+SIZE_NOISE = "size noise std, clients"  # key in `Description.noise_per_part`
 
 
 @dataclass(frozen=True)
 class Description:
     """A mechanism in the words and numbers of the privacy statement."""
 
-    released: tuple[str, ...]  # what a round releases
+    released: tuple[str, ...]  # the values released in a round
     noise: dict[str, Any]  # multipliers, sensitivities and weights
     noise_per_part: dict[str, float]  # std of each released part, for a clip of 1
-    correlation: dict[str, Any] = field(default_factory=dict)  # of noise over rounds, where there is any
+    correlation: dict[str, Any] = field(default_factory=dict)  # of noise over rounds, if any
 
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """What a plan builds a mechanism from. All of it public."""
+    """The public inputs from which a plan builds a mechanism."""
 
     settings: PrivacySettings
     coordinates: Coordinates
@@ -131,7 +131,7 @@ class PlanInputs:
     num_clients: int
     min_cluster_size: int
     size_floor: float | None
-    server: ServerSettings  # which models are handed out: correlated noise is made for them
+    server: ServerSettings  # correlated noise is optimised for the released models
 
     @property
     def cohort_size(self) -> int:
@@ -147,7 +147,7 @@ class PlanInputs:
 
     @property
     def slots(self) -> Slots:
-        """Which clients may take part in which round."""
+        """The slots in which clients may take part."""
         settings = self.settings
         several = settings.num_slots > 1
         return Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if several else ONE_SLOT
@@ -165,11 +165,12 @@ class PlanInputs:
 
 @dataclass(frozen=True)
 class MechanismKind:
-    """A mechanism as a plug point: what a plan needs in order to build one."""
+    """A mechanism as a plug point: the facts that a plan needs to build one."""
 
     name: str
     maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
     rebalancing: str  # how clusters below B are filled: "coin" or "exact"
     noisy: bool = True  # whether there is noise to calibrate
-    covers_memory: bool = True  # whether the guarantee holds for clients that remember their own earlier rounds
-    participations: tuple[str, ...] = ("poisson",)  # whose guarantee is proved; "poisson" is the mechanism's own law
+    covers_memory: bool = True  # whether the guarantee covers clients that remember their own earlier rounds
+    # schemes with a proved guarantee; "poisson" is the mechanism's own law
+    participations: tuple[str, ...] = ("poisson",)

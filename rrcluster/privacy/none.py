@@ -46,17 +46,17 @@ class NoneMechanism:
 
     @property
     def sampler(self) -> FixedSizeSampler:
-        """Who takes part."""
+        """The law of the cohorts."""
         return FixedSizeSampler(self.cohort_size, self.num_clients)
 
     @property
     def event(self) -> RoundEvent:
-        """PrivacyError: without noise there is no event."""
+        """Raise PrivacyError: without noise there is no event."""
         raise PrivacyError("mechanism none adds no noise: it has no epsilon. Use `joint` or `identifier` for one.")
 
     @property
     def sums(self) -> bool:
-        """Without rebalancing, which reads every choice, sums are enough."""
+        """Whether sums suffice: not with rebalancing, which reads every choice."""
         return self.min_cluster_size == 0
 
     def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:  # noqa: ARG002 (all rounds alike)
@@ -105,14 +105,14 @@ class NoneMechanism:
         )
 
     def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
-        """PrivacyError: it takes no noisy sums."""
+        """Raise PrivacyError: it takes no noisy sums."""
         raise PrivacyError("mechanism none cannot use a noisy sum; use mechanism = joint.")
 
     def clipped_sums(self, collected: Any) -> None:
-        """Nothing is clipped."""
+        """None: nothing is clipped."""
 
     def describe(self) -> Description:
-        """For the statement."""
+        """The entry of the statement."""
         return Description(("exact cluster sizes",), {}, {})
 
 
@@ -122,8 +122,8 @@ def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
     has_budget = settings.epsilon is not None or settings.noise_multiplier is not None
     if has_budget or settings.secure or settings.reserve_rounds:
         raise PrivacyError(
-            "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it, nor secure or "
-            "reserve_rounds; leave them out, or use mechanism = joint."
+            "mechanism = none adds no noise, so epsilon, noise_multiplier, secure and reserve_rounds do not "
+            "apply; leave them out, or use mechanism = joint."
         )
     if settings.private_evaluation:
         raise PrivacyError(

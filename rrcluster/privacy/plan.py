@@ -1,4 +1,4 @@
-"""One plan per run: sampler, clip, noise and event come out of the same settings, so they cannot disagree."""
+"""One plan per run: sampler, clip, noise and event come from the same settings, so they cannot disagree."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,14 +32,14 @@ class PrivacyPlan:
         plan.epsilon()                                           # of the whole plan, whenever it was stopped
     """
 
-    mechanism: Mechanism  # what is released in a round, with which noise
-    num_rounds: int  # releases that are planned
-    delta: float  # probability outside of which epsilon bounds what is learnt
-    accountant: str = "pld"  # by which epsilon is computed
-    noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
+    mechanism: Mechanism  # the release of a round, with its noise
+    num_rounds: int  # planned releases
+    delta: float  # probability with which the epsilon bound may fail
+    accountant: str = "pld"  # computes epsilon
+    noise_multiplier: float | None = None  # calibrated, of the whole round; None under `none`
     selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
     secure: bool = False  # exact noise from the operating system; a repeated round is a new release
-    reserve_rounds: int = 0  # releases beyond num_rounds that the noise was calibrated for
+    reserve_rounds: int = 0  # additional releases that the noise was calibrated for
     max_releases: int | None = None  # the budget ends here even if rounds are left; see `limited`
 
     def __post_init__(self) -> None:
@@ -75,8 +75,8 @@ class PrivacyPlan:
         check_budget(settings, num_clients, num_clusters, min_cluster_size, noisy=kind.noisy)
         if settings.participation not in kind.participations:
             raise PrivacyError(
-                f"participation = {settings.participation} is not proved for mechanism = {kind.name}, whose guarantee "
-                "is for cohorts that it draws by itself; use mechanism = joint, or leave participation out."
+                f"participation = {settings.participation} has no proof for mechanism = {kind.name}, whose "
+                "guarantee needs its own cohorts; use mechanism = joint, or leave participation out."
             )
         inputs = PlanInputs(
             settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor, server or ServerSettings()
@@ -108,28 +108,28 @@ class PrivacyPlan:
 
     @property
     def event(self) -> RoundEvent:
-        """What one participation costs: a round, with one slot. PrivacyError under `none`."""
+        """The cost of one participation: a round, with one slot. PrivacyError under `none`."""
         return self.mechanism.event
 
     @property
     def private(self) -> bool:
-        """Whether there is any guarantee to state."""
+        """Whether there is a guarantee to state."""
         return self.mechanism.private
 
     @property
     def sampler(self) -> Sampler:
-        """Who takes part in a round: the mechanism's own law."""
+        """The law of the cohorts, which is the mechanism's."""
         return self.mechanism.sampler
 
     @property
     def num_releases(self) -> int:
-        """How many releases the plan allows and `epsilon()` covers: its rounds and the reserve, up to a limit."""
+        """The releases that the plan allows and `epsilon()` covers: rounds and reserve, up to a limit."""
         planned = self.num_rounds + self.reserve_rounds
         return planned if self.max_releases is None else min(planned, self.max_releases)
 
     @property
     def num_participations(self) -> int:
-        """In how many releases a client can take part at most: all of them, or with b slots every b-th."""
+        """The most releases that a client takes part in: all of them, or with b slots every b-th."""
         return self.mechanism.slots.most_rounds(self.num_releases)
 
     @property
@@ -144,7 +144,7 @@ class PrivacyPlan:
 
     @property
     def stores_rounds(self) -> bool:
-        """Whether rounds are written down before their charge, to be repeated exactly: a secure plan with slots."""
+        """Whether rounds are saved before their charge, to be repeated exactly: a secure plan with slots."""
         return self.secure and self.mechanism.slots.count > 1
 
     def with_coordinates(self, coordinates: Coordinates) -> "PrivacyPlan":
@@ -183,9 +183,9 @@ class PrivacyPlan:
         return epsilon(event, num_rounds=count, delta=self.delta, accountant=accountant or usual)
 
     def epsilon_seen(self) -> float:
-        """What the whole plan costs towards somebody who sees who takes part, under zero-out (replace-one) neighbours.
+        """The cost of the whole plan towards an observer of participation, under zero-out (replace-one) neighbours.
 
-        A client that takes part in all of its rounds is in as many Gaussians: no sampling hides it.
+        A client that takes part in all of its rounds is in as many Gaussians, which no sampling hides.
         """
         from rrcluster.privacy.accounting import epsilon
 
@@ -202,12 +202,12 @@ def check_budget(
         _check_delta(settings.target_delta(num_clients), num_clients)
     if noisy and (settings.epsilon is None) == (settings.noise_multiplier is None):
         raise ConfigError(
-            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
+            "give exactly one of epsilon (which calibrates the noise) and noise_multiplier (which determines epsilon)."
         )
 
 
 def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int) -> None:
-    """Refuse numbers that are out of range, or that leave no room for the clusters asked for."""
+    """Refuse numbers that are out of range, or too few clients for the clusters."""
     checks.count(num_clients=num_clients)
     checks.count(min_cluster_size=min_cluster_size, at_least=0)
     check_clip(settings.update_clip)

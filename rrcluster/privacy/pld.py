@@ -1,8 +1,8 @@
 """Privacy loss distributions of one round, built with dp-accounting from the profiles of `profiles.py`.
 
-Every distribution here is pessimistic: its delta at each epsilon is at least the true one, at every step
-size, and stays so under composition ("connect the dots": Doroshenko et al. 2022, arXiv 2207.04380). A
-coarser step is faster and looser, never unsound. What is left out is floating-point rounding; `bracket.py` bounds it.
+Every distribution here is pessimistic: its delta at each epsilon is at least the true one, at every step size, and
+stays so under composition ("connect the dots": Doroshenko et al. 2022, arXiv 2207.04380). A coarser step is faster and
+looser, never unsound. Floating-point rounding is not covered here; `evidence.py` bounds it.
 """
 
 import math
@@ -20,18 +20,18 @@ STEP = 1e-4  # privacy loss per cell, at most, while a round fits into MAX_CELLS
 MAX_CELLS = 500_000
 COARSER = 10  # the search for a noise multiplier starts on a grid this many times coarser
 _STEPS_PER_DEVIATION = 40
-_TAIL = 9.6  # standard deviations of noise; the mass beyond, below 1e-21, is counted as a certain failure
-_LOWEST = -45.0  # the mass at losses below it is under exp(-45), and is moved up to it
+_TAIL = 9.6  # standard deviations of noise; the mass beyond, below 1e-21, counts as certain failure
+_LOWEST = -45.0  # losses below it have mass under exp(-45), which is moved up to it
 
 
 class LossDistribution(Protocol):
-    """What we use of dp-accounting's `PrivacyLossDistribution`."""
+    """The methods that we use of dp-accounting's `PrivacyLossDistribution`."""
 
     def self_compose(self, num_times: int) -> Self:
         """The distribution after `num_times` rounds."""
 
     def get_delta_for_epsilon(self, epsilon: float) -> float:
-        """The delta that goes with `epsilon`."""
+        """The delta at `epsilon`."""
 
     def get_epsilon_for_delta(self, delta: float) -> float:
         """The smallest epsilon >= 0 whose delta is at most `delta`; `math.inf` if there is none."""

@@ -1,8 +1,8 @@
-"""How far apart two neighbouring releases can be: profiles (delta as a function of epsilon) and RDP.
+"""Distance of two neighbouring releases: profiles (delta as a function of epsilon) and RDP.
 
-A *profile* is the hockey-stick divergence delta(epsilon) of the worst pair of neighbouring inputs, for
-every real epsilon. Every profile here is symmetric: exchanging the two neighbours changes nothing.
-`pld.py` turns profiles into privacy loss distributions; `accounting.py` composes them over rounds.
+A *profile* is the hockey-stick divergence delta(epsilon) of the worst pair of neighbouring inputs, for every real
+epsilon. Every profile here is symmetric: exchanging the two neighbours changes nothing. `pld.py` turns profiles into
+privacy loss distributions; `accounting.py` composes them over rounds.
 """
 
 import math

@@ -1,13 +1,13 @@
-"""Check what clients sent. The only code, with the mechanisms, that reads raw reports.
+"""Validation of clients' reports: the only code, with the mechanisms, that reads them raw.
 
-Every report becomes a row of float64 numbers, or of float32 ones where that is what was sent (they are the same
-numbers, and everything computed from them is float64), or it becomes zero; row by row, whatever container and dtype it
-came in. Stacking reports in one array may change their common type: no type changes what a row is worth.
+Every report becomes a row of float64 numbers, or of float32 numbers if it was sent so (their values are the same, and
+everything computed from them is float64), or zero; row by row, whatever its container and dtype. Stacking reports in
+one array may change their common type, but no row's value.
 
 A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range) is marked invalid, and a second
-one under the same id is left out; neither raises nor is ever described in a log: what a hostile client sends must not
-stop the round nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match)
-does raise, without saying how many reports there are: under Poisson sampling that number is private.
+one under the same id is left out; neither raises nor is ever described in a log: a hostile client must not stop the
+round nor appear in an error text. Mistakes of the *caller* about the whole round (lengths that do not match) do raise,
+without the number of reports: under Poisson sampling that number is private.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from rrcluster.types import Array
 
 @dataclass(frozen=True)
 class Reports:
-    """What the clients of one round sent. Raw and private: only a mechanism reads it."""
+    """The clients' reports of one round. Raw and private: only a mechanism reads them."""
 
     updates: Any = field(repr=False)  # (n, d_s + d_c): an array, a tensor, or a sequence of rows of any kind
     choices: Any = field(repr=False)  # (n,) clusters
-    destinations: Any = field(default=None, repr=False)  # (n,) where a coin sent the update; None: to the choice
-    client_ids: Any = field(default=None, repr=False)  # (n,) whole numbers or texts; not distinct if one reports twice
+    destinations: Any = field(default=None, repr=False)  # (n,) destinations of the coins; None: the choices
+    client_ids: Any = field(default=None, repr=False)  # (n,) integers or texts; not distinct if one reports twice
     evaluations: Any = field(default=None, repr=False)  # (n, 2) accuracy, and loss as a share of the loss bound
-    unique: bool = False  # the caller says that no client is here twice, and gives no ids
+    unique: bool = False  # the caller guarantees one report per client, without ids
 
 
 def join_reports(parts: Sequence[Reports]) -> Reports:
-    """The reports of all parts of a cohort, in their order; there must be one part at least."""
+    """The reports of all parts of a cohort, in order; there must be at least one part."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
@@ -50,14 +50,14 @@ def join_reports(parts: Sequence[Reports]) -> Reports:
 
 @dataclass(frozen=True)
 class MessageSum:
-    """The exact sum of a round's messages, in any order and from any number of parts. Raw: a mechanism's alone."""
+    """The exact sum of a round's messages, over any order and any parts. Raw: only for a mechanism."""
 
     total: Array = field(repr=False)  # in units of the messages' grid
 
 
 @dataclass(frozen=True)
 class NoisySum:
-    """The sum of a round's messages, noise included: all that a secure aggregation lets the server see."""
+    """The sum of a round's messages with noise: all that a secure aggregation shows the server."""
 
     total: Array  # in units of the messages' grid
 
@@ -66,15 +66,15 @@ class NoisySum:
 class CheckedReports:
     """One round's reports after checking: invalid rows are zero in every field.
 
-    Of updates on a device, the norms are there too, and a row whose norm is not finite is still to be found invalid:
+    Updates on a device come with their norms, and rows whose norm is not finite are not yet marked invalid:
     `with_norms` does that, once the sums have been fetched together with the norms.
     """
 
-    updates: Any  # (n, d) float: numpy, or a torch tensor on the device it came on
-    choices: Array  # (n,) int64, where the client says it belongs
-    destinations: Array  # (n,) int64, the block its update goes to
+    updates: Any  # (n, d) float: numpy, or a torch tensor on its device
+    choices: Array  # (n,) int64, the clients' clusters
+    destinations: Array  # (n,) int64, the blocks of their updates
     valid: Array  # (n,) bool
-    norms: Any  # (n,) float64, of the updates, where they are
+    norms: Any  # (n,) float64, of the updates, on their device
     evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
 
     def with_norms(self, norms: Array) -> "CheckedReports":
@@ -97,18 +97,18 @@ class CheckedReports:
 
 
 def check_distinct(reports: Reports) -> None:
-    """Refuse reports that have no ids and are not declared unique: a client that is there twice would count twice."""
+    """Refuse reports without ids that are not declared unique: a client that reports twice would count twice."""
     if reports.client_ids is None and not reports.unique:
         raise PrivacyError(
-            "a secure release needs client_ids, so that a client that reports twice counts once; give them, or say "
-            "unique=True if the transport guarantees one report per client."
+            "a secure release needs client_ids, so that a client that reports twice counts once; give them, "
+            "or unique=True if the transport guarantees one report per client."
         )
 
 
 def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
-    """The reports with an impossible choice, hence the zero message, wherever a client is not of the round's slot.
+    """The reports with an impossible choice, hence the zero message, wherever a client is not in the round's slot.
 
-    The cap on participations is kept where the cohort is drawn; this keeps it where a message would enter the sum.
+    Cohorts already respect the cap on participations; this enforces it where messages enter the sum.
     """
     if reports.client_ids is None:
         raise PrivacyError("a plan with slots needs client_ids: a client counts in the rounds of its slot alone.")
@@ -122,11 +122,11 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
 
 
 def check_reports(reports: Reports, *, width: int, num_clusters: int, on_device: bool = False) -> CheckedReports:
-    """Turn raw reports into arrays, marking those that cannot be used.
+    """Turn raw reports into arrays, marking unusable ones.
 
     Of several reports with one client id the first is kept, valid or not, and the others are left out: one client is
-    one row. Evaluations that are finite are clipped to [0, 1]; what is not makes the report invalid. With `on_device` a
-    torch tensor of updates stays where it is.
+    one row. Finite evaluations are clipped to [0, 1]; others make the report invalid. With `on_device` a torch tensor
+    of updates stays on its device.
     """
     rows, usable = _rows(reports.updates, width, on_device=on_device)
     natural, known = _clusters(reports.choices, num_clusters, "choices", len(rows))
@@ -155,14 +155,14 @@ def as_numpy(values: Any) -> Any:
 
 
 def _exact_float(table: Any) -> Any:
-    """The same numbers as float32 or float64: every shorter floating-point type fits float32 exactly."""
+    """The same numbers as float32 or float64: float32 represents every shorter floating-point type exactly."""
     if isinstance(table, np.ndarray):
         return table if table.dtype in (np.float32, np.float64) else table.astype(np.float64)
     return table if str(table.dtype) in ("torch.float32", "torch.float64") else table.float()
 
 
 def _zero_unless(valid: Array, rows: Any) -> Any:
-    """The rows, those that are not valid zero."""
+    """The rows, with invalid ones set to zero."""
     if valid.all():
         return rows
     if isinstance(rows, np.ndarray):
@@ -228,9 +228,9 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
 
 
 def _first_of_each(client_ids: Any, length: int) -> Array | None:
-    """Places of the first report under each id, in order; None where ids are not given, or all differ.
+    """Places of the first report under each id, in order; None where ids are missing, or all differ.
 
-    Whole numbers are the same id whatever their type; a text is another id than the number it spells, so nobody shadows
+    Integers are the same id whatever their type; a text is a different id than the number it spells, so nobody shadows
     another. Ids must be authenticated by the caller: a client that can claim another's can silence it.
     """
     if client_ids is None:
@@ -281,10 +281,10 @@ def _one_each(values: Any, name: str, what: str, length: int | None) -> Any:
 
 
 def _numbers(value: Any) -> Array | None:
-    """What a client sent as float64 numbers, or None. It must neither stop the round nor appear in an error.
+    """A client's numbers as float64, or None. They must neither stop the round nor appear in an error.
 
-    A number is worth the same whatever type the caller's stacking gave it: a truth value, a whole number, a complex
-    number without imaginary part, an object or a text. One client's odd value must not make the others' unusable.
+    A number has the same value whatever type the caller's stacking gave it: a boolean, an integer, a complex number
+    without imaginary part, an object or a text. One client's odd value must not make the others' unusable.
     """
     try:
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Who takes part in a round. Each sampler belongs to a mechanism, whose event names the same law.
+"""Samplers of cohorts. Each sampler belongs to a mechanism, whose event names the same law.
 
 Amplification holds only towards observers who do not know who took part: a cohort that is sampled is secret.
 
@@ -30,7 +30,7 @@ class Sampler(Protocol):
         """Expected number of clients in a cohort: a public constant."""
 
     def check_population(self, population: int) -> None:
-        """Refuse a population that the guarantee is not for."""
+        """Refuse a population that the guarantee does not cover."""
 
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
         """Sorted numbers of the cohort of a round; `round_index` matters with several slots only.
@@ -41,16 +41,16 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Each client that may take part joins on its own with probability `sample_rate`, not counted from data.
+    """Each eligible client joins independently with probability `sample_rate`, a declared constant.
 
-    The guarantee is among populations of at most `num_clients`, whatever their number: it is as private as who is in
-    them. With several slots, everybody of slot `round_index` mod b takes part: PrivacyError for another rate than 1,
-    whose event would be cheaper.
+    The guarantee covers populations of at most `num_clients`; the actual number is as private as their members. With
+    several slots, everybody in slot `round_index` mod b takes part: PrivacyError for a rate below 1, whose event would
+    be cheaper.
     """
 
     sample_rate: float
-    num_clients: int  # a declared bound; expectations are those of as many
-    secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
+    num_clients: int  # a declared bound, on which expectations are based
+    secure: bool = False  # use only the operating system's generator: a cohort that can be drawn again is no secret
     slots: Slots = ONE_SLOT
 
     def __post_init__(self) -> None:
@@ -76,13 +76,13 @@ class PoissonSampler:
             )
 
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
-        """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
+        """A Binomial(population, q) number, then a uniform subset: independent coins at the cohort's cost."""
         self.check_population(population)
         if self.secure:
             check_secure(rng)
         if self.slots.count > 1:
             if round_index is None:
-                raise PrivacyError("a plan with slots draws the cohort of a given round; say which with round_index.")
+                raise PrivacyError("a plan with slots draws the cohort of a given round; pass its round_index.")
             return self.slots.eligible(names or population, round_index)
         size = int(rng.binomial(population, self.sample_rate))
         return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
@@ -94,7 +94,7 @@ class FixedSizeSampler:
 
     cohort_size: int
     num_clients: int
-    secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
+    secure: bool = False  # use only the operating system's generator: a cohort that can be drawn again is no secret
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
@@ -106,7 +106,7 @@ class FixedSizeSampler:
         return float(self.cohort_size)
 
     def check_population(self, population: int) -> None:
-        """PrivacyError for any number but the declared one: it is part of the event, and public."""
+        """PrivacyError for any number but the declared one, which is part of the event and public."""
         if population != self.num_clients:
             raise PrivacyError(
                 f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size "

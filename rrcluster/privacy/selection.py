@@ -1,8 +1,8 @@
-"""Choosing the best of several private runs, and paying for it.
+"""Choosing the best of several private runs, and its cost.
 
 Papernot and Steinke 2022 ("Hyperparameter tuning with Renyi differential privacy", arXiv 2110.03620v2): draw the number
 of runs at random, make that many runs with independent noise, show the best one, and nothing of the others, not even
-how many there were. The cost is a small multiple of one run's, whatever the number of runs came out as.
+how many there were. The cost is a small multiple of one run's, whatever number was drawn.
 """
 
 import math
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """The selection that a run was part of: what it costs, by which score, and among which settings. Public."""
+    """The selection that a run was part of: its cost, score and candidate settings. Public."""
 
     event: RepeatAndSelect
-    score: str  # where it came from, in words
+    score: str  # its origin in words
     among: tuple[str, ...]  # one line per setting
-    charges: int = 1  # above 1: secure selections before it were stopped, and what they drew cannot be drawn again
+    charges: int = 1  # above 1: earlier secure selections were stopped, and their draws cannot be repeated
 
 
 def stopping_probability(event: RepeatAndSelect) -> float:
@@ -39,9 +39,11 @@ def stopping_probability(event: RepeatAndSelect) -> float:
 
 
 def draw_repetitions(event: RepeatAndSelect, *, rng: "Rng") -> int:
-    """How many runs to make: at least one. Secret: the guarantee holds towards those who do not learn it.
+    """The number of runs: at least one. Secret: the guarantee is towards those who do not know it.
 
-    Geometric: P(n) = gamma (1 - gamma)^(n - 1). Logarithmic: P(n) = (1 - gamma)^n / (n log(1 / gamma)).
+    Geometric: P(n) = gamma (1 - gamma)^(n - 1). Logarithmic: P(n) = (1 - gamma)^n
+    (n log(1
+    gamma)).
     """
     gamma = stopping_probability(event)
     return int(rng.geometric(gamma) if event.law == "geometric" else rng.logseries(1 - gamma))
@@ -81,7 +83,7 @@ def worst_run(runs: Sequence[tuple[RoundEvent, int]]) -> tuple[RoundEvent, int]:
 
 
 def check_covered(event: RepeatAndSelect, run: RoundEvent, num_rounds: int) -> None:
-    """Refuse a run that costs more than the selection it is part of was charged for."""
+    """Refuse a run that costs more than its selection was charged for."""
     if worst_run([(event.run, event.num_rounds), (run, num_rounds)]) != (event.run, event.num_rounds):
         raise PrivacyError(
             "this run costs more than the selection was charged for (less noise, a larger cohort or more rounds); "

@@ -1,13 +1,13 @@
-"""Slots: which clients may take part in which round, decided before anybody enrols.
+"""Slots: the rounds in which a client may take part, fixed before anybody enrols; and noise correlated over rounds.
 
 A client's slot is a keyed hash of its id, so that adding or removing a client changes nobody else's; slots by order of
 enrolment would change, and slots chosen by hand may depend on data. In round t only clients of slot t mod b may take
-part: at most once in any b rounds, and at most ceil(T / b) times.
+part: at most once in any b rounds, and at most ceil(T
+b) times.
 
-Noise that is correlated over rounds, so that it cancels in sums over rounds (docs/privacy.md, Theorem 5).
-
-C is the lower triangular Toeplitz matrix of c_0 .. c_{b-1}, of squares that add up to 1. A round releases x_t + n_t,
-where C n = z S Z with independent Z: what is released is a function of C x + z S Z.
+Correlated noise cancels in sums over rounds (docs/privacy.md, Theorem 5). C is the lower triangular Toeplitz matrix of
+c_0 .. c_{b-1}, whose squares add up to 1. A round releases x_t + n_t, where C n = z S Z with independent Z: the release
+is a function of C x + z S Z.
 
 Coefficients are whole multiples of 1/256 of c_0. Exact noise is on a grid 256 times finer than the messages', so that
 coefficients times messages are whole numbers of its steps: rounding then reads released values alone, and the exact
@@ -27,8 +27,8 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.types import Array
 
-_TABLE = 2**16  # numbers below this are looked up in a table, a hundred of them in a few microseconds
-_MOST_EMPTY = 0.1  # slots without any client, on average over keys
+_TABLE = 2**16  # clients below this number are looked up in a table
+_MOST_EMPTY = 0.1  # average number of empty slots over keys
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Slots:
         checks.count(slots=self.count)
 
     def most_rounds(self, num_rounds: int) -> int:
-        """R = ceil(T / b): in how many of `num_rounds` rounds a client can take part at most."""
+        """R = ceil(T / b): the most rounds, of `num_rounds`, in which a client takes part."""
         return -(-num_rounds // self.count)
 
     def of(self, clients: Array | Sequence[int | str | bytes]) -> Array:
@@ -57,9 +57,8 @@ class Slots:
     def eligible(self, population: int | tuple[str, ...], round_index: int) -> Array:
         """Sorted numbers of the clients that may take part in a round; `population` is their number, or their names.
 
-        Clients with names are in slots by name: a number that counts names in order would change as others join or
-        leave. The cap on participations is enforced here, where cohorts are drawn: PrivacyError beyond the plan's last
-        round.
+        Clients with names have slots by name: numbers in the order of names would change as others join or leave. The
+        cap on participations is enforced here, where cohorts are drawn: PrivacyError beyond the plan's last round.
         """
         if not 0 <= round_index < self.num_rounds:
             raise PrivacyError(
@@ -69,9 +68,9 @@ class Slots:
         return np.flatnonzero(_slots_of(population, self.key, self.count) == round_index % self.count)
 
     def check_filled(self, num_clients: int) -> None:
-        """Refuse so many slots that some may well be empty, by the declared number of clients alone.
+        """Refuse a number of slots that may leave some empty, judged by the declared number of clients alone.
 
-        Whether one *is* empty depends on who the clients are: a refusal for that would tell.
+        Whether one *is* empty depends on the clients: refusing because of that would reveal it.
         """
         empty = self.count * (1 - 1 / self.count) ** num_clients
         if empty > _MOST_EMPTY:
@@ -103,9 +102,9 @@ def _slots_of(population: int | tuple[str, ...], key: str, count: int) -> Array:
 
 
 FINER = 256  # steps of exact correlated noise in one step of the messages' grid, and parts of c_0 in a coefficient
-MOST_SPREAD = 8.0  # noise of a single round, relative to that of independent noise
-MOST_BYTES = 4 * 2**30  # of the noise vectors that are kept
-_MOST_DEVIATIONS = 100  # of a discrete Gaussian draw; more have a probability below exp(-5000)
+MOST_SPREAD = 8.0  # limit on a single round's noise, relative to independent noise
+MOST_BYTES = 4 * 2**30  # limit on the noise vectors in memory
+_MOST_DEVIATIONS = 100  # bound on a discrete Gaussian draw; larger ones have a probability below exp(-5000)
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class PastNoise:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> "PastNoise | None":
-        """The inverse of `tensors`; None where there is no noise among them."""
+        """The inverse of `tensors`; None if they contain no noise."""
         if "noise.vectors" not in tensors:
             return None
         return cls(int(tensors["noise.round"][0]), tuple(tensors["noise.vectors"]))
@@ -130,7 +129,7 @@ class PastNoise:
 
 @dataclass(frozen=True)
 class ModelNoise:
-    """Noise std of the models handed out, for independent noise of std 1 on each round's sums."""
+    """Noise std of the released models, for independent noise of std 1 on each round's sums."""
 
     independent: float
     chosen: float
@@ -142,7 +141,7 @@ class Correlation:
 
     parts: tuple[int, ...] = (FINER,)
     num_rounds: int = 1
-    model_noise: ModelNoise | None = None  # that these coefficients lead to
+    model_noise: ModelNoise | None = None  # the result of these coefficients
 
     def __post_init__(self) -> None:
         if not self.parts or self.parts[0] != FINER:
@@ -187,7 +186,7 @@ class Correlation:
         return float(self.lengthening * math.sqrt(self.inverse @ self.inverse))
 
     def describe(self) -> dict[str, Any]:
-        """For the statement."""
+        """The entry of the statement."""
         gain = {} if self.model_noise is None else {"noise_of_models_handed_out": asdict(self.model_noise)}
         return {"coefficients": list(self.coefficients), "noise_of_a_round": self.spread, **gain}
 
@@ -196,7 +195,7 @@ class Correlation:
         if not past.vectors:
             return fresh
         if fresh.dtype.kind == "f":
-            noise, share = fresh.copy(), np.empty_like(fresh)  # room for all vectors side by side takes longer to get
+            noise, share = fresh.copy(), np.empty_like(fresh)  # one allocation for all vectors is faster
             for part, vector in zip(self.parts[1:], past.vectors, strict=True):
                 noise -= np.multiply(vector, part / FINER, out=share)
             return noise
@@ -214,8 +213,8 @@ class Correlation:
         """Refuse more coefficients than slots, and noise vectors that take too much memory."""
         if len(self.parts) > slots:
             raise ConfigError(
-                f"correlated noise of {len(self.parts)} coefficients needs as many slots, not {slots}: a client must "
-                "not take part again while its message is still in the noise."
+                f"correlated noise of {len(self.parts)} coefficients needs as many slots, not {slots}: a "
+                "client must not take part again while noise still depends on its last message."
             )
         needed = 8 * width * (len(self.parts) - 1)
         if needed > MOST_BYTES:
@@ -226,11 +225,11 @@ class Correlation:
             )
 
     def check_past(self, past: PastNoise | None, round_index: int, *, width: int, exact: bool) -> PastNoise:
-        """The noise that a round builds on; PrivacyError where it is lost, or that of another run or round."""
+        """The noise that a round builds on; PrivacyError where it is lost, or from another run or round."""
         if past is None:
             raise PrivacyError(
-                f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does "
-                "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
+                f"round {round_index} builds on the noise of the rounds before it, which is missing from "
+                "checkpoint/. Fresh noise would not cancel, and the guarantee would change; start a new run."
             )
         vectors, kind = len(self.parts) - 1, "i" if exact else "f"
         fit = [vector.shape == (width,) and vector.dtype.kind == kind for vector in past.vectors]
@@ -260,7 +259,7 @@ def after(past: PastNoise, noise: Array) -> PastNoise:
 
 
 def make_correlation(*, slots: int, num_rounds: int, momentum: float = 0.0, average_last: float = 0.5) -> Correlation:
-    """The square root of the matrix of prefix sums, cut off: the least noise in sums over rounds."""
+    """The square root of the matrix of prefix sums, truncated: the least noise in sums over rounds."""
     if slots == 1:
         return INDEPENDENT
     parts = np.rint(square_root(slots) * FINER).astype(int)
@@ -276,7 +275,7 @@ def square_root(slots: int) -> Array:
 
 
 def _model_noise(correlation: Correlation, num_rounds: int, momentum: float, average_last: float) -> float:
-    """Std of the noise in the models handed out, if they move by released sums (means divide by sizes that vary)."""
+    """Noise std in the released models, if they move by released sums (means divide by sizes that vary)."""
     from scipy.signal import lfilter
 
     t = np.arange(num_rounds)

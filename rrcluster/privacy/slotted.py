@@ -21,9 +21,10 @@ from rrcluster.types import Array, Release
 class SlottedMechanism(JointMechanism):
     """Messages and releases are those of the joint mechanism; the noise of a round builds on that of earlier ones.
 
-    Guarantee (add-remove): T rounds are dominated by ceil(T / b) Gaussians of multiplier `noise_multiplier`, one for
-    each block of b rounds in which a client's message is (Theorem 5 of docs/privacy.md). A report from outside of the
-    round's slot is the zero message. A round cannot be released by itself: PrivacyError.
+    Guarantee (add-remove): T rounds are dominated by ceil(T
+    b) Gaussians of multiplier `noise_multiplier`, one for each block of b rounds that contains a client's message
+    (Theorem 5 of docs/privacy.md). A report from outside of the round's slot is the zero message. A round cannot be
+    released by itself: PrivacyError.
     """
 
     slots: Slots = field(default=ONE_SLOT)  # type: ignore[misc]  # who may take part when: a constant in joint
@@ -37,7 +38,7 @@ class SlottedMechanism(JointMechanism):
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
 
     def check_fits(self) -> None:
-        """Refuse exact noise that 64 bits cannot hold: of a plan, not of every noise that a calibration tries."""
+        """Refuse exact noise that overflows 64 bits; checked for a plan, not during calibration."""
         if self._finer > 1:
             self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 
@@ -57,13 +58,13 @@ class SlottedMechanism(JointMechanism):
         return super().noise_std * self.correlation.lengthening
 
     def sum_messages(self, reports: Reports, *, round_index: int | None = None) -> Array:
-        """As in joint, of those clients alone that are of the round's slot; PrivacyError where no round is named."""
+        """As in joint, for clients of the round's slot only; PrivacyError without a round."""
         if round_index is None:
             raise self._needs_its_round()
         return super().sum_messages(only_from_slot(reports, self.slots, round_index))
 
     def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:  # noqa: ARG002
-        """PrivacyError: it needs the noise of the rounds before (`noisy_sum`)."""
+        """Raise PrivacyError: the mechanism needs the noise of earlier rounds (`noisy_sum`)."""
         raise self._needs_its_round()
 
     def _needs_its_round(self) -> PrivacyError:
@@ -74,15 +75,15 @@ class SlottedMechanism(JointMechanism):
         )
 
     def first_past(self) -> PastNoise:
-        """None, before the first round."""
+        """The past noise before the first round."""
         return self.correlation.first_past(self.message_width, exact=self.exact_noise)
 
     def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
-        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
+        """The noise that a round builds on; PrivacyError where it is lost, or from another round."""
         return self.correlation.check_past(past, round_index, width=self.message_width, exact=self.exact_noise)
 
     def noisy_sum(self, exact: MessageSum, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
-        """(noisy sum of round `past.round_index`, what the next one needs): the only look at the exact sum."""
+        """(noisy sum of round `past.round_index`, the past noise for the next): the only look at the exact sum."""
         step = self.step / self._finer
         fresh = grid_noise(
             self.message_width, noise_std=self.fresh_noise_std, step=step, exact=self.exact_noise, rng=rng
@@ -98,5 +99,5 @@ class SlottedMechanism(JointMechanism):
 
     @property
     def _finer(self) -> int:
-        """How many steps of the noise's grid are in one of the messages'."""
+        """Steps of the noise's grid in one step of the messages' grid."""
         return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1

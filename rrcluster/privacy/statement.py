@@ -1,4 +1,4 @@
-"""The privacy statement of a run, for a reviewer: what is released, what is guaranteed, and what is left out."""
+"""The privacy statement of a run, for a reviewer: releases, guarantee, and exclusions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +26,12 @@ def participation_name(plan: PrivacyPlan) -> str:
 
 
 def secret(plan: PrivacyPlan) -> str:
-    """What has to be kept secret for the plan's epsilon to hold."""
+    """The secrets on which the plan's epsilon depends."""
     return _NOTHING_SECRET if plan.event.sample_rate == 1 else _SECRET
 
 
 def describe_participation(plan: PrivacyPlan) -> dict[str, Any]:
-    """Slots, cap, correlation, and two epsilons: for observers of the models, and for those who see who took part."""
+    """Slots, cap, correlation, and two epsilons: for observers of the models, and for observers of participation."""
     slots = plan.mechanism.slots
     described = {
         "name": participation_name(plan),
@@ -140,7 +140,7 @@ _SELECTED = [
 
 
 def trust_in(own_code: Sequence[str]) -> str:
-    """The assumption of a run with code that rrcluster does not ship."""
+    """The assumption of a run with user code."""
     return (
         f"Code of the user's own ({'; '.join(own_code)}) is trusted to keep nothing of one client for the next. "
         "Networks, losses and metrics were tried on made-up samples, and secure runs compute every client with copies "

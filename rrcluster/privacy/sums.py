@@ -13,7 +13,7 @@ from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Any:
     """Sum the rows of `messages` per cluster: (n, d) -> (k, d). Empty clusters give zero rows, never fewer rows.
 
-    Messages on a device are whole numbers, so that their order there cannot matter; the sums stay on it.
+    Messages on a device are integers, so that their order cannot matter; the sums stay on it.
     """
     if not isinstance(messages, np.ndarray):
         import torch
@@ -25,7 +25,7 @@ def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Any:
 
 
 def on_host(*parts: Any) -> tuple[Array, ...]:
-    """Arrays of tensors of 64-bit numbers, which are fetched together: a device is waited for once."""
+    """Arrays of tensors of 64-bit numbers, fetched together so that a device is waited for once."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return parts
     import torch
@@ -64,8 +64,8 @@ def make_release(
 ) -> Release:
     """Attach denominators max(size_floor, B, size) and, for shared coordinates, max(k size_floor, sum of sizes).
 
-    `block_sizes` are the sizes after exact rebalancing, where that moved anybody. Post-processing: reads noisy or
-    public sizes only.
+    `block_sizes` are the sizes after exact rebalancing, if it moved anybody. Post-processing: reads noisy or public
+    sizes only.
     """
     divided_by = sizes if block_sizes is None else block_sizes
     return Release(

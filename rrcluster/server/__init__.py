@@ -1,1 +1,1 @@
-"""How clients choose clusters, how clusters are rebalanced, and the schedule of the first rounds."""
+"""The server's half of a run: choice rules, rebalancing, the initial rounds, and the loop over rounds."""

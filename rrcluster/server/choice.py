@@ -1,12 +1,12 @@
-"""How a client turns its scores into a choice of cluster, and the exploration of early rounds.
+"""A client's choice of a cluster from its scores, and the exploration of early rounds.
 
 Plain methods choose the least score. From random first models, two groups of clients often settle on one model and stay
-there. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
-and softens the choice by the client's own random draw; both fade to nothing halfway through the run, after which the
-choice is plain again. At strength 0 it is the base method from the first round on.
+there. *Exploration* puts a price on crowded clusters, by sizes released in earlier rounds, and softens the choice by
+the client's own random draw; both fade to nothing halfway through the run, after which the choice is plain again. At
+strength 0 it is the base method from the first round on.
 
-Privacy: a choice is a function of the client's own data, of earlier releases and of its own coins, which is all that
-Theorem 1 of docs/privacy.md asks for (and the soundness of `identifier` too). Exploration costs nothing.
+Privacy: a choice is a function of the client's own data, of earlier releases and of its own coins, as Theorem 1 of
+docs/privacy.md requires (and the soundness of `identifier` too). Exploration costs nothing.
 """
 
 import json
@@ -27,7 +27,7 @@ FAR = 1e12  # a score beyond any other, and finite
 
 @dataclass(frozen=True)
 class ChoiceRules:
-    """How clients of a round turn scores into a choice, and where their coins send them. Public.
+    """Public rules of a round: how clients turn scores into a choice, and where their coins send them.
 
     Made of sizes released earlier, the round's number and settings.
     """
@@ -35,7 +35,7 @@ class ChoiceRules:
     prices: Array  # (k,) added to a client's scores
     temperature: float  # scale of the client's own Gumbel draw
     transition: Array  # (k, k) where the rebalancing coin sends a client
-    num_open: int | None = None  # clusters that may be chosen, the first so many; None: all of them
+    num_open: int | None = None  # only the first so many clusters are open; None: all of them
 
     @property
     def uses_chance(self) -> bool:
@@ -44,15 +44,15 @@ class ChoiceRules:
 
     @classmethod
     def plain(cls, num_clusters: int) -> "ChoiceRules":
-        """Choose the least score and stay."""
+        """Rules for choosing the least score and staying there."""
         return cls(np.zeros(num_clusters), 0.0, np.eye(num_clusters))
 
     def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
         """(n,) choices and (n,) destinations of clients, from the loss (n, k) of every model on each one's own data.
 
-        The choice is the least loss after the round's prices and softening; the destination is where the client's
-        rebalancing coin sends it. A client trains the model of its destination, and reports both. `rng` is the
-        clients' own: each may call this alone, with its own row.
+        The choice is the least loss after the round's prices and softening; the destination follows from the client's
+        rebalancing coin. A client trains the model of its destination, and reports both. `rng` is the clients' own:
+        each may call this alone, with its own row.
         """
         scores, k = np.asarray(losses, dtype=np.float64), len(self.prices)
         if scores.ndim != 2 or scores.shape[1] != k:
@@ -62,12 +62,12 @@ class ChoiceRules:
         return choices, flip_coins(choices, self.transition, uniforms=draws[:, 0])
 
     def to_json(self) -> str:
-        """A text to send to clients."""
+        """The rules as text for clients."""
         return json.dumps({name: np.asarray(value).tolist() for name, value in vars(self).items()})
 
     @classmethod
     def from_json(cls, text: str) -> "ChoiceRules":
-        """The rules that the server sent."""
+        """The rules in a text from the server."""
         sent = json.loads(text)
         return cls(**sent | {name: np.array(sent[name]) for name in ("prices", "transition")})
 

@@ -32,23 +32,23 @@ from rrcluster.server.survey import Place, Schedule, Survey, SurveyQuestion, fre
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
-# What a round collects: the exact sum of messages; single reports, where the mechanism needs them; or a noisy sum.
+# The content of a round: the exact sum of messages; single reports, where the mechanism needs them; a noisy sum.
 Collected = MessageSum | Reports | NoisySum
 
 
 @dataclass(frozen=True)
 class Guidance:
-    """All that the clients of a round are told. Made of releases, settings and public randomness: public."""
+    """The server's guidance for the clients of a round. Made of releases, settings and public randomness: public."""
 
     round_index: int
     models: Models  # to choose among, and to train from
-    average: Models  # what would be handed out now, or what the run started from: private evaluation judges it
+    average: Models  # models for private evaluation: those that would be released now, or the run's initial ones
     rules: ChoiceRules
-    question: SurveyQuestion | TableQuestion | None = None  # in the rounds of a survey, or of a questionnaire
+    question: SurveyQuestion | TableQuestion | None = None  # in rounds of a survey or a questionnaire
 
     @property
     def vectors(self) -> Array:
-        """(k, d_s + d_c) one model per row, as reports are: shared coordinates first, then the cluster's own."""
+        """(k, d_s + d_c) one model per row, in the order of reports: shared coordinates, then the cluster's own."""
         return self.models.rows
 
     def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
@@ -58,13 +58,13 @@ class Guidance:
 
 @dataclass(frozen=True)
 class RoundServer:
-    """The server's half of a round. It keeps nothing: what it remembers is the state, which is made of releases."""
+    """The server's half of a round. It has no memory of its own: the state, made of releases, is an argument."""
 
     plan: PrivacyPlan
     settings: ServerSettings
     explores: bool  # whether clients choose by loss, which exploration prices and softens
     first_models: Callable[[], Models]  # k models from random numbers alone
-    form: Form | None = None  # where the run is a questionnaire: what is asked in its rounds
+    form: Form | None = None  # the questions, if the run is a questionnaire
 
     def __post_init__(self) -> None:
         if self.schedule.survey_rounds:  # refuses a schedule that does not fit
@@ -80,9 +80,9 @@ class RoundServer:
         return ServerState.fresh(self.first_models())
 
     def tell(self, state: ServerState) -> Guidance:
-        """What the clients of this round are told: models, prices and coins, from sizes released earlier.
+        """Guidance for this round's clients: models, prices and coins, from sizes released earlier.
 
-        Prices are zero and nobody moves before the first release. In the rounds of a survey clients are asked instead.
+        Prices are zero and nobody moves before the first release. In a survey's rounds clients get a question instead.
         """
         question: SurveyQuestion | TableQuestion | None = None
         place = self.schedule.place(state.round_index)
@@ -96,9 +96,9 @@ class RoundServer:
     def finish(
         self, state: ServerState, guidance: Guidance, collected: Collected, *, rng: Rng
     ) -> tuple[ServerState, Release]:
-        """Release what was collected, and move the models. It is raw, unless noisy already; nothing returned is.
+        """Release the collected reports or sum, and move the models. The input is raw unless noisy; the result is not.
 
-        The round must be charged already: `run_rounds` sees to it.
+        The round must be charged already: `run_rounds` checks it.
         """
         t, mechanism = state.round_index, self.plan.mechanism
         if guidance.round_index != t:
@@ -145,8 +145,8 @@ class RoundServer:
         )
 
     def _num_found(self, state: ServerState) -> int | None:
-        """Groups that a survey has found; None without one, while it asks, and where it could not tell."""
-        asks = self.schedule.asks(state.round_index)  # its centres are candidates then, and may be more than k
+        """The number of groups found by a survey; None without one, while it asks, and if it could not tell."""
+        asks = self.schedule.asks(state.round_index)  # until then, centres are candidates, and may be more than k
         return None if asks or state.survey is None else state.survey.num_groups or None
 
     def _survey(self, state: ServerState) -> Survey:
@@ -158,7 +158,7 @@ class RoundServer:
         return clip if math.isfinite(clip) else 1.0
 
     def _after_table_question(self, form: Form, state: ServerState, release: Release) -> ServerState:
-        """The state after a round of a questionnaire: what its answers tell, and the models that this makes."""
+        """The state after a round of a questionnaire: the facts from its answers, and the resulting models."""
         asked = Questionnaire.of(form, state.learnt).updated(
             state.round_index,
             release.shared_sum / self._answer_scale,
@@ -171,7 +171,7 @@ class RoundServer:
         return replace(state, models=models, average=models, learnt=asked.tensors(), round_index=state.round_index + 1)
 
     def _after_question(self, state: ServerState, release: Release, place: Place) -> ServerState:
-        """The state after a round in which clients answered: models stay, until clusters of groups start from one."""
+        """The state after a round of answers: models stay, until the clusters of groups start from one."""
         scale, mechanism = self._answer_scale, self.plan.mechanism
         survey = self._survey(state).updated(
             place,
@@ -187,15 +187,15 @@ class RoundServer:
 
 
 class Charge:
-    """The charge of one attempt at a round: on disk when the call returns, once however often it is called."""
+    """The charge of one attempt at a round: on disk when the call returns, and made once however often it is called."""
 
     def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
-        """Nothing is charged yet."""
+        """Start uncharged."""
         self._ledger, self._round_index, self.made = ledger, round_index, False
         self._event = plan.event if plan.private else None
 
     def __call__(self) -> None:
-        """Write the charge down, before anything of the round is revealed."""
+        """Record the charge, before anything of the round is revealed."""
         if not self.made:
             self._ledger.charge(self._round_index, self._event)
             self.made = True
@@ -216,10 +216,10 @@ class FinishedRound:
 def run_rounds(
     server: RoundServer, collect: Collect, *, state: ServerState, ledger: Ledger, streams: StreamSource
 ) -> Iterator[FinishedRound]:
-    """Round after round until the plan's last one, or until plan or ledger afford no more releases.
+    """Round after round until the plan's last one, or until plan or ledger allow no more releases.
 
-    `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
-    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it.
+    `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not. Ledger
+    and streams must be of the plan's kind: the cost of a repeated round depends on it.
     """
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
@@ -242,7 +242,7 @@ def attempt_round(
     charge: Charge,
     rng: Rng,
 ) -> tuple[ServerState, Release]:
-    """One round: what clients are told, what they answer, the release, and the state after it."""
+    """One round: guidance, collection, release, and the state after it."""
     return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
 
 
@@ -261,20 +261,20 @@ def _attempt(
 def _discreet_attempt(
     server: RoundServer, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
-    """As `_attempt`, for secure runs: no error says more than that a round failed.
+    """As `_attempt`, for secure runs: errors say only that a round failed.
 
-    Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
-    and disk have to say does not, nor what `collect` says in a RoundError, and is let through.
+    Their text may depend on the cohort: a failed allocation reveals its size, a reader's error the client. Errors about
+    budget and disk, and a RoundError of `collect`, do not, and pass unchanged.
     """
     try:
         return _attempt(server, collect, state, charge, rng)
     except (PrivacyError, RunFolderError, RoundError):
         raise
-    except Exception:  # whatever it was: the error below must not carry it as its context
+    except Exception:  # any error: it must not become the context of the error below
         pass
     raise RoundError(
         "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
-        "again, rehearse without secure on data that may be looked at, or lower capacity."
+        "again, rehearse without secure on public data, or lower capacity."
     )
 
 

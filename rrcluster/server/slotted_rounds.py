@@ -1,7 +1,7 @@
-"""Rounds of a plan with slots: each round's noise builds on that of the rounds before, which a crash may not lose.
+"""Rounds of a plan with slots: each round's noise builds on that of earlier rounds, which a crash must not lose.
 
-In a secure run a round is on disk, privately, before its charge, and one that was drawn before a crash is not drawn
-again: with fresh noise it would show the messages of the b - 1 rounds before a second time.
+In a secure run a round is on disk, privately, before its charge, and a round drawn before a crash is not drawn again:
+with fresh noise it would show the messages of the b - 1 rounds before a second time.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,13 +23,14 @@ from rrcluster.types import Array, Models
 
 @dataclass(frozen=True)
 class DrawnRound:
-    """A round's noisy sum, and what the run needs to go on after it. Private."""
+    """A round's noisy sum, and the state that the run needs to continue after it. Private."""
 
     round_index: int
     total: Array = field(repr=False)
-    past: PastNoise = field(repr=False)  # what the next round builds on
-    models: Models = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
-    memory: Mapping[str, Array] = field(default_factory=dict, repr=False)  # what clients remember after the round
+    past: PastNoise = field(repr=False)  # the basis of the next round's noise
+    # the models that clients trained: a secure run's first ones cannot be drawn again
+    models: Models = field(repr=False)
+    memory: Mapping[str, Array] = field(default_factory=dict, repr=False)  # clients' memory after the round
 
     def tensors(self) -> dict[str, Array]:
         """As named arrays, for the private part of a run folder."""
@@ -50,33 +51,33 @@ class DrawnRound:
 
 @dataclass(frozen=True)
 class StoredNoise:
-    """What a plan with slots resumes from, and where it writes rounds down. Private."""
+    """The noise from which a plan with slots resumes, and the function that saves rounds. Private."""
 
-    past: PastNoise | None = None  # that the next round builds on: of the checkpoint
-    drawn: DrawnRound | None = None  # the last round that was written before its release
-    write: Callable[[DrawnRound], None] = lambda _: None  # to disk
+    past: PastNoise | None = None  # from the checkpoint, the basis of the next round's noise
+    drawn: DrawnRound | None = None  # the last round that was saved before its release
+    write: Callable[[DrawnRound], None] = lambda _: None  # saves to disk
 
     def drawn_at(self, round_index: int) -> DrawnRound | None:
-        """The round as it was drawn before a crash, if it was."""
+        """The round as drawn before a crash, if it was."""
         return self.drawn if self.drawn is not None and self.drawn.round_index == round_index else None
 
 
 @dataclass
 class SlottedRounds:
-    """A `collect` that returns noisy sums, around one that returns exact sums."""
+    """A `collect` that returns noisy sums, wrapped around one that returns exact sums."""
 
     plan: PrivacyPlan
     ledger: Ledger
     streams: StreamSource
     collect: Collect  # of exact sums
-    remembered: Callable[[], Mapping[str, Array]]  # what clients remember now, as named arrays
+    remembered: Callable[[], Mapping[str, Array]]  # clients' current memory, as named arrays
     stored: StoredNoise = StoredNoise()
 
     def __post_init__(self) -> None:
         self.past = self.stored.past
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
-        """Collect, add noise and charge; a round that was drawn before a crash is charged and released as it was."""
+        """Collect, add noise and charge; a round drawn before a crash is charged and released as drawn."""
         drawn = self.recall(guidance.round_index)
         if drawn is None and not self.plan.stores_rounds:
             noisy_sum, self.past = self._noisy_sum(guidance, charge)
@@ -91,7 +92,7 @@ class SlottedRounds:
         return NoisySum(drawn.total)
 
     def recall(self, round_index: int) -> DrawnRound | None:
-        """The round as it was drawn before a crash, if it was; PrivacyError if it was charged and its draw is lost."""
+        """The round as drawn before a crash, if it was; PrivacyError if it was charged but its draw is missing."""
         if not self.plan.stores_rounds:
             return None
         drawn = self.stored.drawn_at(round_index)
@@ -111,14 +112,14 @@ class SlottedRounds:
             exact = MessageSum(mechanism.sum_messages(exact, round_index=t))
         if not isinstance(exact, MessageSum):
             raise PrivacyError(
-                "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
-                "Use participation = poisson or everybody."
+                "noise made by clients cannot be correlated over rounds: they do not store that of earlier "
+                "rounds. Use participation = poisson or everybody."
             )
         return mechanism.noisy_sum(exact, past, rng=self.streams("release", t))
 
 
 class _Uncharged(Charge):
-    """Nothing is revealed yet: the round is charged once it is on disk."""
+    """Does nothing: the round is charged once it is on disk."""
 
     def __init__(self) -> None:
         self.made = False

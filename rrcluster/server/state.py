@@ -1,4 +1,4 @@
-"""What the server makes of releases: smoothed sizes, the step of the models, their average.
+"""The server's use of releases: smoothed sizes, the step of the models, their average.
 
 All of it is post-processing: it reads releases and public settings, never a raw value, and costs no privacy.
 """
@@ -14,9 +14,9 @@ from rrcluster.server.survey import Survey
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
-CATCH_UP = 3.0  # times the rounds lost to a survey, over those left, by which steps after it grow where noise is small
-RAMP = 0.5  # part of the rounds in which steps grow to their length, where a run starts from trained models
-QUIET = 0.35  # signal to noise of a cluster in a round above which steps are made longer after a survey
+CATCH_UP = 3.0  # growth of steps after a survey where noise is small, in units of the share of rounds lost to it
+RAMP = 0.5  # share of the rounds in which steps grow to full length, in a run that starts from trained models
+QUIET = 0.35  # a cluster's signal to noise in a round above which steps grow after a survey
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class RunningMean:
     weight: float = 0.0
 
     def updated(self, value: Array, *, memory: float) -> "RunningMean":
-        """Forget by `memory`, then take `value` in."""
+        """Decay by `memory`, then add `value`."""
         return RunningMean(memory * self.total + (1 - memory) * value, memory * self.weight + (1 - memory))
 
     @property
     def empty(self) -> bool:
-        """Nothing seen yet."""
+        """Whether no value was added yet."""
         return self.weight == 0
 
     @property
@@ -43,7 +43,7 @@ class RunningMean:
 
 @dataclass(frozen=True)
 class ServerState:
-    """All the server remembers between rounds. Made of releases only, hence public."""
+    """The server's state between rounds. Made of releases only, hence public."""
 
     models: Models
     velocity: Models
@@ -51,8 +51,9 @@ class ServerState:
     num_averaged: int
     sizes: RunningMean  # (k,) natural sizes
     round_index: int = 0
-    survey: Survey | None = None  # what one has found, where the run has one
-    learnt: Mapping[str, Array] = field(default_factory=dict)  # by a questionnaire; or models the run started from
+    survey: Survey | None = None  # the survey's results, if the run has one
+    # facts of a questionnaire, or the models the run started from
+    learnt: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def fresh(cls, models: Models) -> "ServerState":
@@ -68,31 +69,31 @@ class ServerState:
 
     @classmethod
     def going_on(cls, models: Models) -> "ServerState":
-        """The state before the first round of a run that starts from models of another, which it remembers."""
+        """The state before the first round of a run that starts from another run's models, which it remembers."""
         learnt = {"start.shared": models.shared, "start.clustered": models.clustered}
         return replace(cls.fresh(models), learnt=learnt)
 
     @property
     def start(self) -> Models | None:
-        """The models that the run started from, where clients train."""
+        """The initial models, from which clients train."""
         if "start.shared" not in self.learnt:
             return None
         return Models(self.learnt["start.shared"], self.learnt["start.clustered"])
 
     @property
     def hands_out_start(self) -> bool:
-        """Whether the models handed out are those that the run started from."""
+        """Whether the released models would be the run's initial ones."""
         return self.start is not None and np.array_equal(self.average.rows, self.start.rows)
 
     def judges_start(self, round_index: int, num_rounds: int) -> bool:
-        """Whether private evaluation in a round is of the start: in the first one, and in every second but the last.
+        """Whether private evaluation in a round judges the initial models: in round 0, and every second but the last.
 
-        So that start and end are judged on the same clients' rows, with like noise.
+        Initial and final models are thus judged on the same clients' rows, with similar noise.
         """
         return self.start is not None and (round_index == 0 or (num_rounds - round_index) % 2 == 0)
 
     def with_open(self, num_open: int) -> "ServerState":
-        """The state with the first model in place of those of clusters that stay closed."""
+        """The state with the first model in place of those of closed clusters."""
         places = np.arange(self.models.num_clusters)
         places[num_open:] = 0
         models, average = (Models(kind.shared, kind.clustered[places]) for kind in (self.models, self.average))
@@ -100,7 +101,7 @@ class ServerState:
 
 
 def only_first(sizes: Array, num_open: int) -> Array:
-    """Sizes without those of closed clusters, which are noise alone."""
+    """Sizes without those of closed clusters, which are pure noise."""
     return np.where(np.arange(len(sizes)) < num_open, sizes, 0.0)
 
 
@@ -123,11 +124,11 @@ def smooth_sizes(
 
 
 def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int, found: bool) -> Release:
-    """The release with longer steps, which make up for rounds that were `lost` to questions.
+    """The release with longer steps, which make up for rounds `lost` to questions.
 
-    Where noise is small, steps grow by the rounds lost over those left, three times as much where the survey `found`
-    groups, and are at most doubled. Where it is not, longer steps would carry more of it: clusters take a part
-    s^4 / (s^4 + s0^4) of that, s their signal to noise in a round.
+    Where noise is small, steps grow by the share of rounds lost, three times as much where the survey `found` groups,
+    and at most to double length. Longer steps also carry more noise: clusters take a part s^4
+    (s^4 + s0^4) of the growth, s their signal to noise in a round.
     """
     noise = release.sum_noise_std * np.sqrt(mechanism.coordinates.clustered)
     signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)

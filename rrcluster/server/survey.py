@@ -52,21 +52,21 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Release
 
-COUNT_WEIGHT = 0.7  # of the count beside a centre's sum
+COUNT_WEIGHT = 0.7  # weight of the count beside a centre's sum
 
 
 @dataclass(frozen=True)
 class SurveyQuestion:
-    """What clients are asked in a round of a survey. Public."""
+    """The question of a survey round. Public."""
 
     stage: str  # a name of PARTS
-    start: Array  # (d_c,) the model that all train from
-    basis: Array  # (m, r) directions of sketches that are looked at
+    start: Array  # (d_c,) the model from which all clients train
+    basis: Array  # (m, r) directions of sketches in use
     centres: Array  # (g, r)
     scale: float  # length of the longest answer: the clip
 
     def arrays(self) -> dict[str, Array]:
-        """What travels to clients elsewhere."""
+        """The arrays that are sent to remote clients."""
         return {"start": self.start.astype(np.float32), "basis": self.basis, "centres": self.centres}
 
     def answer(self, updates: Array) -> tuple[Array, Array | None]:
@@ -84,18 +84,20 @@ class SurveyQuestion:
         answers = (
             _counted(points, nearest, len(self.centres)) if self.stage == "centres" else _MOMENTS[self.stage](points)
         )
-        answers[~np.isfinite(updates).all(axis=1)] = np.nan  # the mechanism makes it the zero message, count included
+        # the mechanism turns it into the zero message, count included
+        answers[~np.isfinite(updates).all(axis=1)] = np.nan
         return np.zeros_like(nearest), self.scale * answers
 
 
 def sketch(updates: Array, width: int) -> Array:
-    """(n, width) of length 1: every coordinate of an update is added, with a sign, to one of the numbers.
+    """(n, width) sketches of length 1: each coordinate of an update is added, with a sign, to one of the numbers.
 
-    Which number and which sign is fixed and public (a count sketch). The sketch of zero is zero.
+    The number and the sign of each coordinate are fixed and public (a count sketch). The sketch of zero is zero.
     """
     order, signs = _hashes(updates.shape[1], width)
     values = np.nan_to_num(np.asarray(updates, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True, initial=0.0), 1e-300)  # squares fit
+    # so that squares do not overflow
+    values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True, initial=0.0), 1e-300)
     signed = np.zeros((len(values), -(-values.shape[1] // width) * width))
     signed[:, : values.shape[1]] = values[:, order] * signs
     return directions(signed.reshape(len(values), signed.shape[1] // width, width).sum(axis=1))
@@ -134,7 +136,7 @@ def _counted(points: Array, nearest: Array, num_centres: int) -> Array:
     return answers.reshape(len(points), num_centres * (1 + points.shape[1]))
 
 
-_MOMENTS = {"spread": _spread, "skew": _skew}  # of length at most 1, as centres' answers are
+_MOMENTS = {"spread": _spread, "skew": _skew}  # of length at most 1, like the answers about centres
 
 
 @cache
@@ -152,21 +154,22 @@ def triples(r: int) -> tuple[Array, Array]:
 
 
 WIDTH = 48  # numbers in a sketch
-CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
-PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))  # share of the rounds
-SHARE = 0.22  # of a run's rounds that a survey takes at most, by default
-USUAL_LEAST = 9  # rounds that it takes at least, by default, where that share allows
-LEAST_ROUNDS = 4  # that a survey takes in short runs, too: the spread is asked for once
-SHORTEST_RUN = 10  # rounds; shorter ones have no survey by default
-SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # a group of this share of the clients should have this signal to noise
-GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
+CANDIDATES = 8  # initial centres, and remaining directions, where k is smaller
+# and their share of the rounds
+PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))
+SHARE = 0.22  # by default the largest share of a run's rounds for a survey
+USUAL_LEAST = 9  # by default the fewest rounds, where that share allows
+LEAST_ROUNDS = 4  # the fewest rounds in short runs, which ask for the spread once
+SHORTEST_RUN = 10  # rounds; shorter runs have no survey by default
+SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # target: the signal to noise of a group of this share of the clients
+GROUP_PART = 0.5  # approximate share of an update's squared length that its group explains
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
-LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
-SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
+LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # centres below this share of the clients, or so many noise stds, are dropped
+SAME_GROUP = 3.2  # centres closer than this, in standard deviations within a group, are merged (halves: 1.6)
 
 
 def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
-    """Numbers in a sketch and directions left in the end, whose answers fit; ConfigError if the model is too small."""
+    """Sizes of the sketch and of the final subspace for which answers fit; ConfigError if the model is too small."""
     directions = max(CANDIDATES, num_clusters)
     if _longest_answer(directions) > num_coordinates:
         directions = num_clusters
@@ -182,20 +185,21 @@ def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
 
 
 def _longest_answer(directions: int) -> int:
-    """Of the skew, or of the centres."""
+    """Length of the longest answer, on skew or centres."""
     return max(math.comb(directions + 2, 3), directions * (1 + directions))
 
 
 def least_agreement(directions: int) -> float:
-    """Squared length of the largest group's mean direction, below which its clients have too little in common.
+    """Squared length of the largest group's mean direction below which its clients have too little in common.
 
-    The mean over as many perpendicular groups as there are directions has one of 1 / directions.
+    As many perpendicular groups as there are directions have a mean of 1
+    directions.
     """
     return min(2 / directions, 0.6)
 
 
 def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) -> float:
-    """What a group of `clients` in a cohort adds to the spread in a survey of `num_rounds`, over the noise's.
+    """Signal to noise of a group of `clients` in the spread of a survey of `num_rounds`.
 
     `noise` is the std of each released number, relative to the clip.
     """
@@ -205,20 +209,20 @@ def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) 
 
 @dataclass(frozen=True)
 class Survey:
-    """What the server has learnt so far. Made of releases, hence public."""
+    """The server's estimates so far. Made of releases, hence public."""
 
     start: Array  # (d_c,)
     basis: Array  # (m, r)
     spread: Array  # (r, r) sum of x x^T
-    within: float  # how much clients of one group differ, per direction, relative to the spread; 0 before it is known
+    within: float  # variation within a group, per direction, relative to the spread; 0 before it is estimated
     skew: Array  # (r, r, r) sum of x x x
     centres: Array  # (g, r)
-    sums: Array  # (g, 1 + r) counts and sums of the centres, as remembered
-    rounds: int  # of the spread, or of the centres, so far
+    sums: Array  # decayed counts and sums of the centres
+    rounds: int  # rounds of the spread, or of the centres, so far
 
     @classmethod
     def begin(cls, start: Array, num_clusters: int) -> "Survey":
-        """Nothing is known yet."""
+        """The state before the first question."""
         width, _ = survey_size(len(start), num_clusters)
         return cls._in_basis(start, np.eye(width), np.zeros((width, width)), 0.0, 0)
 
@@ -229,15 +233,15 @@ class Survey:
 
     @property
     def num_groups(self) -> int:
-        """Centres so far; at the end, the groups that were found, or 0 where updates could not tell."""
+        """Centres so far; at the end, the groups found, or 0 where updates could not tell."""
         return len(self.centres)
 
     def question(self, stage: str, scale: float) -> SurveyQuestion:
-        """What clients are asked in a round."""
+        """The question of a stage."""
         return SurveyQuestion(stage, self.start, self.basis, self.centres, scale)
 
     def updated(self, place: "Place", total: Array, *, noise: float, num_clusters: int) -> "Survey":
-        """After a round that asked: `total` (d_c,) is the released sum of answers, in units of their scale.
+        """The state after a round of answers: `total` (d_c,) is their released sum, in units of their scale.
 
         `noise` is the std of each number in it.
         """
@@ -275,15 +279,15 @@ class Survey:
         return replace(grown, centres=centres, sums=np.zeros((len(centres), 1 + len(skew))), rounds=0)
 
     def _first_centres(self, noise: float) -> Array:
-        """(r, r) one centre per row: the eigenvectors of the third moment, by the power method, the clearest first.
+        """(r, r) one centre per row: eigenvectors of the third moment, by the power method, the clearest first.
 
-        How clients of one group differ is taken to be alike in all directions, and removed from both moments.
-        Directions that noise alone would explain are not stretched any further.
+        Variation within groups is assumed equal in all directions, and removed from both moments. Directions that noise
+        alone would explain are not stretched.
         """
         width, r = self.basis.shape
-        clients = max(float(np.trace(self.spread)), 1e-9)  # each adds 1 to the trace
+        clients = max(float(np.trace(self.spread)), 1e-9)  # each client adds 1 to the trace
         eigenvalues, vectors = np.linalg.eigh(self.spread / clients)
-        loudest = noise * math.sqrt(2 * self.rounds * width) / clients  # eigenvalue that noise alone would have
+        loudest = noise * math.sqrt(2 * self.rounds * width) / clients  # the largest eigenvalue of pure noise
         lengths = np.sqrt(np.maximum(eigenvalues - self.within, loudest + 1e-3))
         mean = np.einsum("ijj->i", self.skew)  # of x, because x.x = 1
         own = np.einsum("i,jk->ijk", mean, self.within * np.eye(r))
@@ -308,12 +312,12 @@ class Survey:
         return replace(moved, centres=np.where(known, means, self.centres))
 
     def _sum_noise(self, noise: float) -> float:
-        """Std of each number of the centres' sums, as remembered."""
+        """Std of each number of the centres' decayed sums."""
         rounds = (1 - CENTRE_MEMORY ** (2 * self.rounds)) / (1 - CENTRE_MEMORY**2)
         return noise * math.hypot(1, COUNT_WEIGHT) * math.sqrt(rounds)
 
     def _distinct(self, num_clusters: int, noise: float) -> "Survey":
-        """Without centres that are nearly empty, and with those that are no farther apart than clients of one group.
+        """Without nearly empty centres, and with those merged that are no farther apart than clients of one group.
 
         Without any where the clients of the largest group have too little in common.
         """
@@ -327,7 +331,7 @@ class Survey:
         ]
 
         def distance(first: int, second: int) -> float:
-            """Squared, in units of what one group's clients and noise would explain."""
+            """Squared distance in units of variation within a group plus noise."""
             (n, a), (m, b) = groups[first], groups[second]
             apart = a - b
             within = self._within(groups, apart, sum_noise)
@@ -347,10 +351,10 @@ class Survey:
         return replace(self, centres=np.array(centres).reshape(-1, r))
 
     def _within(self, groups: list[tuple[float, Array]], way: Array, sum_noise: float) -> float:
-        """Variance of clients of one group in the direction of `way`: what groups do not explain of the spread.
+        """Variance within a group along `way`: the part of the spread that groups do not explain.
 
-        At least the mean over directions, which counts and means tell: points have length 1, so a mean is the shorter
-        the more they differ (and noise makes it longer).
+        At least the mean over directions, from counts and means: points have length 1, so a mean is shorter the more
+        they differ (and noise lengthens it).
         """
         r, total = len(way), sum(count for count, _ in groups)
         differ = sum(count * (1 - centre @ centre) + r * sum_noise**2 / count for count, centre in groups) / total
@@ -360,12 +364,12 @@ class Survey:
         return max(along, float(differ) / max(r - 1, 1), 0.0)
 
     def tensors(self) -> dict[str, Array]:
-        """As arrays, for the checkpoint."""
+        """The arrays for the checkpoint."""
         return {f"survey.{name}": np.asarray(value, dtype=np.float64) for name, value in vars(self).items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Survey | None":
-        """Back from the checkpoint; None where it has none."""
+        """The inverse of `tensors`; None if the checkpoint has none."""
         own = {name.removeprefix("survey."): value for name, value in tensors.items() if name.startswith("survey.")}
         if not own:
             return None
@@ -375,14 +379,14 @@ class Survey:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a survey a round is."""
+    """The position of a round in a survey."""
 
-    part: int  # of PARTS
+    part: int  # index in PARTS
     last: bool  # whether the part ends with this round
 
     @property
     def stage(self) -> str:
-        """What is asked."""
+        """The stage of its question."""
         return PARTS[self.part][0]
 
     @property
@@ -392,8 +396,10 @@ class Place:
 
 
 def place_of(round_index: int, num_rounds: int) -> Place:
-    """Where a round is in a survey of `num_rounds`: at least one for each part, but for the first ones, the steps in
-    which the spread gets narrower, which a short survey leaves out."""
+    """The position of a round in a survey of `num_rounds`.
+
+    Every part has at least one round, except that short surveys skip the steps that narrow the spread.
+    """
     left_out = max(len(PARTS) - num_rounds, 0)
     shares = np.cumsum([share for _, share in PARTS[left_out:]])
     ends = np.maximum(np.round(shares * num_rounds / shares[-1]), 1).astype(int)
@@ -420,27 +426,27 @@ AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL = 0.25, 1.2  # `auto`: a survey if a group o
 
 @dataclass(frozen=True)
 class Schedule:
-    """The first rounds of a run: those of a survey, or none."""
+    """The initial rounds of a run: those of a survey, or none."""
 
     survey_rounds: int = 0
 
     def place(self, round_index: int) -> Place | None:
-        """Where in a survey a round is; None outside of one."""
+        """The position of a round in the survey; None outside of one."""
         return place_of(round_index, self.survey_rounds) if round_index < self.survey_rounds else None
 
     def asks(self, round_index: int) -> bool:
-        """Whether clients answer a survey's question in a round, and train nothing."""
+        """Whether clients answer a survey's question in a round instead of training."""
         place = self.place(round_index)
         return place is not None and place.asks
 
     @cached_property
     def num_questions(self) -> int:
-        """Rounds in which clients answer and nothing is trained."""
+        """Rounds with answers instead of training."""
         return sum(map(self.asks, range(self.survey_rounds)))
 
 
 def freeze_closed(release: Release, num_open: int) -> Release:
-    """The release as the models take it: clusters that are not open do not move, not by noise either."""
+    """The release for the models: closed clusters do not move, not even by noise."""
     closed = np.arange(release.num_clusters) >= num_open
     if not closed.any():
         return release
@@ -448,7 +454,7 @@ def freeze_closed(release: Release, num_open: int) -> Release:
 
 
 def resolve_init(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies: bool) -> ServerSettings:
-    """The settings with what `init = auto` stands for, and with the rounds of a survey. Reads the plan alone."""
+    """The settings with `init = auto` resolved, and with the rounds of a survey. Reads the plan alone."""
     init, rounds = settings.init, settings.init_rounds
     if init == "auto":
         wanted = survey_applies and settings.exploration > 0 and settings.start_from is None
@@ -460,7 +466,7 @@ def resolve_init(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies:
 
 
 def usual_signal(plan: PrivacyPlan, share: float) -> float:
-    """Signal to noise of a group of this share of the clients in a survey of the usual length; 0: none is possible."""
+    """Signal to noise of a group of this share of the clients in a survey of default length; 0: none is possible."""
     if plan.mechanism.num_clusters == 1 or plan.num_rounds < SHORTEST_RUN:
         return 0.0
     try:
@@ -490,7 +496,7 @@ def _usual_survey(plan: PrivacyPlan) -> tuple[int, Callable[[int, float], float]
 def make_schedule(settings: ServerSettings, *, num_rounds: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    A survey takes as many rounds as `resolve_init` says: a fifth of the run at most, or four rounds if that is more.
+    A survey takes the rounds that `resolve_init` chose: at most a fifth of the run, or four rounds if that is more.
     """
     if settings.init != "survey":
         if settings.init_rounds:

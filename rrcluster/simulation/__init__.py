@@ -1,1 +1,1 @@
-"""Simulates whole runs: rounds, what clients remember, clients that fail or lie, and evaluation."""
+"""Simulates whole runs: rounds, clients' memory, failing and hostile clients, and evaluation."""

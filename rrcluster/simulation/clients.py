@@ -1,10 +1,11 @@
-"""Simulated clients between rounds: what they remember, and how they fail or lie.
+"""Simulated clients between rounds: their memory, failures and attacks.
 
 Their memory is in no release, and on disk only in checkpoint/. Every draw of a fault is keyed by (seed, stream, round,
-client id), so who fails does not depend on who else takes part. Nobody replaces a client that dropped out and no round
-is repeated: the sampling law, the number of rounds and hence the epsilon are those of the plan, whatever happens here.
-Dropping before training or after it is the same to the server, and draws of the others are their own, so the simulator
-drops clients before it spends time on them.
+client id), so failures do not depend on who else takes part. Nobody replaces a client that dropped out and no round is
+repeated: the sampling law, the number of rounds and hence the epsilon are those of the plan in any case.
+
+The server cannot distinguish dropping out before or after training, and other clients have their own draws, so the
+simulator drops clients before it spends time on them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ class ClientMemory:
     rows: Mapping[int, Array] = field(default_factory=dict)
 
     def recall(self, cohort: Cohort) -> Clients:
-        """The clients of a cohort with what each remembers; zeros for those that remember nothing."""
+        """The clients of a cohort with their memory; zeros for those without any."""
         if not self.rows:
             return Clients.without_memory(cohort, self.width)
         memory = np.zeros((len(cohort.clients), self.width), dtype=np.float32)
@@ -42,11 +43,11 @@ class ClientMemory:
         return Clients(cohort, memory, known)
 
     def of(self, clients: Sequence[int]) -> "ClientMemory":
-        """What some clients remember."""
+        """The memory of some clients."""
         return ClientMemory(self.width, {client: self.rows[client] for client in clients if client in self.rows})
 
     def merged(self, other: "ClientMemory") -> "ClientMemory":
-        """With what some clients remember now."""
+        """With other clients' current memory."""
         return ClientMemory(self.width, {**self.rows, **other.rows}) if other.rows else self
 
     def updated(self, clients: Array, rows: Array) -> "ClientMemory":
@@ -64,26 +65,26 @@ class ClientMemory:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> "ClientMemory":
-        """Back from the checkpoint."""
+        """The inverse of `tensors`."""
         ids, rows = tensors["memory.clients"], tensors["memory.rows"]
         return cls(int(rows.shape[1]), dict(zip(ids.tolist(), rows, strict=True)))
 
 
 @dataclass(frozen=True)
 class Incidents:
-    """How many clients of a round failed. Raw counts, which no release covers: for diagnostics only."""
+    """Numbers of clients that failed in a round. Raw counts, which no release covers: for diagnostics only."""
 
     dropped: int = 0
     hostile: int = 0
 
     def plus(self, other: "Incidents") -> "Incidents":
-        """Both together."""
+        """The sum of both."""
         return Incidents(self.dropped + other.dropped, self.hostile + other.hostile)
 
 
 @dataclass(frozen=True)
 class FaultKeys:
-    """Under which keys it is drawn who lies in a round, and how."""
+    """Keys for drawing who is hostile in a round, and how."""
 
     hostile: Key
     attack: Key
@@ -94,7 +95,7 @@ _NO_KEY = (0, 0)
 
 @dataclass(frozen=True)
 class Faults:
-    """Which share of the sampled clients drops out, and which share of the others is hostile."""
+    """The share of sampled clients that drops out, and the share of the others that is hostile."""
 
     settings: FaultSettings = field(default_factory=FaultSettings)
 
@@ -105,13 +106,13 @@ class Faults:
         return clients[~_drawn(rate, clients, key)]
 
     def keys(self, streams: StreamSource, round_index: int) -> FaultKeys:
-        """The keys of a round: from the run's seed, or fresh from the operating system; any where nobody is hostile."""
+        """The keys of a round: from the run's seed, or fresh from the operating system."""
         names = ("hostile", "attack") if self.settings.hostile else ()
         drawn = [streams.client_key(name, round_index) for name in names] or [_NO_KEY, _NO_KEY]
         return FaultKeys(*drawn)
 
     def tampered(self, reports: Reports, *, num_clusters: int, keys: FaultKeys) -> tuple[Reports, int]:
-        """What the server gets when some senders are hostile, and how many are. With rate 0 it is `reports` itself."""
+        """The reports with hostile ones replaced, and their number. With rate 0 it is `reports` itself."""
         clients = np.asarray(reports.client_ids)
         hostile = _drawn(self.settings.hostile, clients, keys.hostile)
         if not hostile.any():
@@ -134,8 +135,8 @@ class Faults:
         ), int(hostile.sum())
 
 
-Report = tuple[Any, Any]  # an update and a choice, or what a hostile client sends for them
-Attack = Callable[[Array, Any, int], list[Report]]  # update, choice, number of clusters -> what is sent
+Report = tuple[Any, Any]  # an update and a choice, or a hostile client's replacement
+Attack = Callable[[Array, Any, int], list[Report]]  # update, choice, number of clusters -> reports sent
 
 
 def _update(change: Callable[[Array], Any]) -> Attack:
@@ -163,12 +164,12 @@ ATTACKS: dict[str, Attack] = {
 
 
 def _reports(attack: str | None, update: Array, choice: Any, num_clusters: int) -> list[Report]:
-    """What one client sends: its report, or what its attack makes of it."""
+    """The reports of one client, honest or by its attack."""
     return [(update, choice)] if attack is None else ATTACKS[attack](update, choice, num_clusters)
 
 
 def _drawn(rate: float, clients: Array, key: Key) -> Array:
-    """(n,) bool: whose own draw under the key falls below `rate`. Rate 0 is nobody, rate 1 everybody."""
+    """(n,) bool: whether a client's own draw under the key is below `rate`. Rate 0 is nobody, rate 1 everybody."""
     if rate == 0:
         return np.zeros(len(clients), dtype=bool)
     return np.asarray(client_uniforms(key, clients)[:, 0] < rate)

@@ -44,18 +44,18 @@ class Evaluation:
     accuracy: float  # mean over clients; NaN for regression
     loss: float  # mean over clients
     clustering_accuracy: float  # under the best one-to-one matching of clusters to groups; NaN without groups
-    worst_decile: float  # mean accuracy of the tenth of clients that fare worst
+    worst_decile: float  # mean accuracy of the worst tenth of clients
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
     confusion: tuple[tuple[int, ...], ...] = ()  # clients by chosen cluster (rows) and true group; empty without groups
-    evaluated_clients: int | None = None  # how many clients all of this is about; None: the whole population
-    best_decile: float = math.nan  # mean accuracy of the tenth of clients that fare best
+    evaluated_clients: int | None = None  # number of clients evaluated; None: the whole population
+    best_decile: float = math.nan  # mean accuracy of the best tenth of clients
     median: float = math.nan  # median accuracy over clients
     cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
     adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
-    personalised_accuracy: float | None = None  # mean over clients of the models they end up with; None: not measured
-    personalised_worst_decile: float | None = None  # the same of the tenth of clients that fare worst
-    clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
+    personalised_accuracy: float | None = None  # mean over clients' final models; None: not measured
+    personalised_worst_decile: float | None = None  # the same for the worst tenth of clients
+    clusters_alive: int = 0  # clusters chosen by at least one client; the others are dead
 
 
 def evaluate(
@@ -71,9 +71,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate models on every client of the population, or on those of `judged_clients`.
 
-    Where clients end up with models of their own (`method.personal`), each first makes its own from what it
-    remembers; then the first 200 clients are tested, on 500 test samples each, since nothing can be shared between
-    them. `hosts` hold the population; without them, this process does.
+    Where clients end up with their own models (`method.personal`), each first computes its own from its memory; then
+    the first 200 clients are tested, on 500 test samples each, since nothing can be shared between them. `hosts` hold
+    the population; without them, this process does.
     """
     hosts = hosts or Hosts.here(data, method=method, split=split, engine=engine, local=local)
     ids = judged_clients(data.num_clients, personal=method.personal and not method.asks)
@@ -83,7 +83,7 @@ def evaluate(
     else:
         loss, accuracy = _cluster_models(split.vectors(models), choices, data.test_of[ids], data, hosts)
     groups, sizes = data.groups[ids], np.bincount(choices, minlength=models.num_clusters)
-    tested = data.test_of[ids] >= 0  # a client without test rows is in no mean
+    tested = data.test_of[ids] >= 0  # clients without test rows are in no mean
     ordered = np.sort(accuracy[tested])
     tenth = max(1, len(ordered) // 10)
     return Evaluation(
@@ -106,9 +106,9 @@ def evaluate(
 
 
 def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
-    """Sorted ids of the clients that are evaluated: all, 2,000 of more than 10,000, or the first 200 if `personal`.
+    """Sorted ids of the evaluated clients: all, 2,000 of more than 10,000, or the first 200 if `personal`.
 
-    The 2,000 are drawn under a seed of their own: the same for every run on a population of this size.
+    The 2,000 are drawn under a separate seed: the same for every run on a population of this size.
     """
     if personal:
         return np.arange(min(num_clients, _PERSONAL_CLIENTS))
@@ -118,7 +118,7 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
 
 
 def score_all(models: Models, data: FederatedData, *, method: Method, split: Split, engine: Engine) -> Array:
-    """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
+    """(M, k) how badly each cluster suits every client of the population, without exploration."""
     hosts = Hosts.here(data, method=method, split=split, engine=engine)
     return np.concatenate(list(_scores(models, np.arange(data.num_clients), hosts)))
 
@@ -142,11 +142,12 @@ def _cluster_models(
     return losses, accuracies
 
 
-Judged = tuple[Array, Array, Array, Array]  # places of owners; models (m,), test sets (p,), of each owner one of m x p
+# places of owners; models (m,), test sets (p,), and for each owner one of m x p
+Judged = tuple[Array, Array, Array, Array]
 
 
 def _few_sets(choices: Array, test_of: Array) -> list[Judged]:
-    """Test set by test set, which many clients share: only models that one of them has chosen."""
+    """Batches by test set, where many clients share one: only models that one of them has chosen."""
     plan = []
     for place in np.unique(test_of[test_of >= 0]).tolist():
         owners = np.flatnonzero(test_of == place)
@@ -156,9 +157,9 @@ def _few_sets(choices: Array, test_of: Array) -> list[Judged]:
 
 
 def _many_sets(choices: Array, test_of: Array, data: FederatedData) -> list[Judged]:
-    """Cluster by cluster, where there are about as many test sets as clients: as many in one call as memory allows.
+    """Batches by cluster, where test sets are about as many as clients: as many in one call as memory allows.
 
-    A set that several clients of a cluster share is judged once for all of them.
+    A set that several clients of a cluster share is evaluated once for all of them.
     """
     longest = int(data.tests.sizes.max(initial=1))  # the others are padded to it
     at_once, plan = max(1, min(_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE // max(longest, 1))), []
@@ -238,7 +239,7 @@ def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_gr
 
 
 def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> Array:
-    """(k, groups) clients that chose each cluster, by their true group; no rows where there are no groups."""
+    """(k, groups) clients by chosen cluster and true group; no rows where there are no groups."""
     table = np.zeros((num_clusters if num_groups else 0, num_groups), dtype=np.int64)
     if num_groups:
         np.add.at(table, (choices, groups), 1)
@@ -279,7 +280,7 @@ class RoundMeasures:
 
 
 def measure_round(record: RoundRecord, *, plan: PrivacyPlan, method: Method) -> RoundMeasures | None:
-    """The measures of a round; None where nothing raw is kept, as in a secure run."""
+    """The measures of a round; None if no raw reports were retained, as in a secure run."""
     raw = record.collection
     if raw.honest is None:
         return None
@@ -291,10 +292,10 @@ def measure_round(record: RoundRecord, *, plan: PrivacyPlan, method: Method) -> 
 def client_bytes(plan: PrivacyPlan, method: Method) -> tuple[int, int]:
     """(down, up) bytes of one client in one round: models as float32, no guidance, no protocol. Public.
 
-    Down: the shared coordinates and all k clusters', since a client has to compare them; the oracle's client needs
-    its own alone. With private evaluation, the averaged models that it judges too. Up: one update and one choice where
-    there is one to make, where the coin sent it, and two numbers of evaluation. All mechanisms trust the server with
-    raw reports, so they send the same. Local training sends nothing.
+    Down: the shared coordinates and all k clusters', which a client has to compare; the oracle's client needs only its
+    own. With private evaluation, also the averaged models. Up: an update, a choice if there is one, the coin's
+    destination, and two numbers of evaluation. All mechanisms trust the server with raw reports, so they send the same.
+    Local training sends nothing.
     """
     if not method.reports:
         return 0, 0
@@ -313,8 +314,8 @@ def signal_to_noise(
 ) -> tuple[float | None, tuple[float, ...] | None]:
     """(shared, per cluster) norm of the sum of clipped updates over the expected norm of the noise on it.
 
-    Sums and means have the same ratio. Updates count where the client's coin sent them, or where it chose: what noisy
-    identifiers or exact rebalancing make of the choices is left aside, and so are hostile clients' reports.
+    Sums and means have the same ratio. Updates count in the cluster of the coin or the choice: noisy identifiers, exact
+    rebalancing and hostile reports are ignored.
     """
     clipped = plan.mechanism.clipped_sums(collected)
     if clipped is None:

@@ -1,8 +1,8 @@
-"""Hosts: whoever holds clients and computes their half of a round, here or in other processes.
+"""Hosts: they hold clients and compute their half of a round, here or in other processes.
 
-A round is a sum: a host adds up the messages of a part of the cohort, and the server adds up what hosts return. What a
-part is depends on the cohort alone, draws are keyed by client, and sums are exact, so no bit depends on how many hosts
-there are, nor on one that died and whose part another computed again.
+A round is a sum: a host adds up the messages of a part of the cohort, and the server adds up the hosts' sums. Parts
+depend on the cohort alone, draws are keyed by client, and sums are exact, so no bit depends on the number of hosts, nor
+on a dead host whose part another one repeated.
 """
 
 import hashlib
@@ -45,12 +45,12 @@ from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incide
 from rrcluster.types import Array
 
 Answer = TypeVar("Answer")
-_MOST_HOSTS = 2  # of different runs that a process keeps ready
+_MOST_HOSTS = 2  # hosts of different runs that a process keeps ready
 
 
 @dataclass(frozen=True)
 class RoundTask:
-    """What the clients of a round are told, for any part of the cohort."""
+    """The task of a round, for any part of the cohort."""
 
     guidance: Guidance
     keys: ClientKeys
@@ -59,26 +59,26 @@ class RoundTask:
 
 @dataclass(frozen=True, repr=False)
 class Part:
-    """Some clients of a cohort, and what they remember."""
+    """Some clients of a cohort, and their memory."""
 
     ids: Array
     memory: ClientMemory
 
     @property
     def nobody(self) -> "Part":
-        """The part without its clients."""
+        """The part without clients."""
         return Part(self.ids[:0], self.memory.of([]))
 
     @property
     def single(self) -> "list[Part]":
-        """Each of its clients by itself."""
+        """Each of its clients as a separate part."""
         return [Part(np.array([client]), self.memory.of([client])) for client in self.ids.tolist()]
 
 
 def parts_of(ids: Array, memory: ClientMemory, size: int) -> list[Part]:
     """A cohort in slices of `size` clients, which depend on the cohort alone; at least one, which may be empty.
 
-    PrivacyError for a client that is there twice: parts are summed apart, so it would count twice.
+    PrivacyError for a duplicate client: parts are summed separately, so it would count twice.
     """
     if len(np.unique(ids)) < len(ids):
         raise PrivacyError("the sampler's cohort holds a client twice; a cohort is a set: draw every client once.")
@@ -88,11 +88,11 @@ def parts_of(ids: Array, memory: ClientMemory, size: int) -> list[Part]:
 
 @dataclass(frozen=True, repr=False)
 class PartAnswer:
-    """What a host returns for a part of a cohort: raw, for the mechanism alone, and what its clients must remember."""
+    """A host's answer for a part of a cohort: raw, for the mechanism alone, and its clients' new memory."""
 
-    total: Array | None  # the sum of messages as the server gets it; None where single reports are needed
-    reports: Reports | None  # as the server gets them; None where sums are enough
-    honest: Any  # either, before hostile clients changed theirs; None where nobody is hostile
+    total: Array | None  # the sum of messages for the server; None where single reports are needed
+    reports: Reports | None  # for the server; None where sums suffice
+    honest: Any  # either one, before hostile clients changed theirs; None if nobody is hostile
     remembered: ClientMemory
     num_reports: int
     hostile: int
@@ -100,12 +100,12 @@ class PartAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """Clients' data, and what their half of a round is computed with: the same code wherever it runs."""
+    """Clients' data, and the program for their half of a round: the same code wherever it runs."""
 
     data: FederatedData
     side: ClientSide
     faults: Faults
-    discreet: bool  # a secure run: each client by itself; one whose samples or computation fail sends nothing
+    discreet: bool  # secure runs: clients one by one; a failing client sends nothing
 
     def answer(self, task: RoundTask, part: Part) -> PartAnswer:
         """Choose, train and report for these clients, and add up their messages."""
@@ -130,7 +130,7 @@ class Host:
         return self.side.answer_singly(task.guidance, part.ids[self.data.usable(part.ids)], clients, task.keys)
 
     def _named(self, reports: Reports) -> Reports:
-        """Reports under the clients' names, by which they are in slots."""
+        """Reports under the clients' names, which determine their slots."""
         if not self.data.clients or self.side.mechanism.slots.count == 1:
             return reports
         names = self.data.clients
@@ -143,12 +143,12 @@ def _sum(mechanism: Mechanism, reports: Reports, round_index: int) -> Array:
 
 
 def _on_host(reports: Reports) -> Reports:
-    """Reports that can be sent: tensors as arrays."""
+    """Reports that can be sent to another process: tensors as arrays."""
     return replace(reports, updates=as_numpy(reports.updates))
 
 
 def answer_made_up(function: Callable[[Host, Any, Part], Answer], host: Host, argument: Any, part: Part) -> Answer:
-    """What the host gives for one made-up client of three samples: public, whoever the part's clients are."""
+    """The host's answer for one synthetic client of three samples: public, whoever the part's clients are."""
     inputs, targets = made_up_samples(host.data, num_ids=1, count=3)
     none, store = np.zeros(1, dtype=np.int64), ArrayStore((inputs.numpy(),), (targets.numpy(),))
     data = replace(host.data, sizes=none + 3, groups=none, store=store, test_sets=(), test_of=none - 1, clients=())
@@ -157,7 +157,7 @@ def answer_made_up(function: Callable[[Host, Any, Part], Answer], host: Host, ar
 
 @dataclass(frozen=True)
 class Collection:
-    """What diagnostics read of a round: raw, and not kept by a secure run."""
+    """A round's raw data for diagnostics; a secure run does not retain it."""
 
     honest: MessageSum | Reports | None = None  # before hostile clients changed what they sent
     num_reports: int = 0
@@ -165,9 +165,9 @@ class Collection:
 
 
 def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Collection, ClientMemory]:
-    """What the server gets of all parts, what diagnostics read of it, and what clients remember.
+    """The server's input from all parts, its diagnostics, and clients' memory.
 
-    Sums of whole numbers are exact in any order; floats, without privacy, are added in the order of the parts.
+    Integer sums are exact in any order; floats, without privacy, are added in the order of the parts.
     """
     reports: list[Reports] = []
     honest_reports: list[Reports] = []
@@ -200,9 +200,9 @@ class Hosts:
         executor: Executor | None = None,
         load: Callable[[], FederatedData] | None = None,
     ) -> None:
-        """`executor`: any with the interface of concurrent.futures; else local processes, where more than one.
+        """`executor`: any with the interface of concurrent.futures; else local processes, if more than one.
 
-        `load`: how other processes get the population, once each; None: it is sent to them.
+        `load`: loads the population in other processes, once each; None: it is sent to them.
         """
         self.host, self._processes, self._given, self._load = host, processes, executor, load
         self._executor = executor
@@ -213,7 +213,7 @@ class Hosts:
     def here(
         cls, data: FederatedData, *, method: Method, split: Split, engine: Engine, local: LocalSettings | None = None
     ) -> "Hosts":
-        """This process, to judge models on a population: no mechanism releases anything of it."""
+        """This process as a host, to evaluate models on a population without any mechanism."""
         nothing = NoneMechanism(split.coordinates, 1, cohort_size=1, num_clients=1, size_floor=1.0)
         side = ClientSide(method, split, engine, local or LocalSettings(), nothing)
         return cls(Host(data, side, Faults(), discreet=False))
@@ -231,7 +231,7 @@ class Hosts:
         yield from self._in_processes(function, argument, parts)
 
     def stop(self) -> None:
-        """Give up what is under way: the local processes end."""
+        """Cancel work under way and end the local processes."""
         if self._executor is not None and self._given is None:
             end_processes(self._executor)
             self._executor = None
@@ -249,10 +249,10 @@ class Hosts:
     def _in_processes(
         self, function: Callable[[Host, Any, Any], Answer], argument: Any, parts: Sequence[Any]
     ) -> Iterator[Answer]:
-        """In order, whatever order they come in.
+        """Results in the order of the parts.
 
-        A host that dies costs its parts again; a part that killed two hosts is computed client by client, and whoever
-        kills a host sends nothing.
+        The parts of a dead host are repeated; a part that killed two hosts is computed client by client, and a client
+        that kills a host sends nothing.
         """
         futures = [self._submit(function, argument, part) for part in parts]
         place, deaths = 0, 0
@@ -262,9 +262,9 @@ class Hosts:
             except Exception as error:
                 if not process_died(error):
                     raise lost_cluster(error) or error from None
-                deaths += 1 if isinstance(error, BrokenExecutor) else 2  # a cluster has tried it several times
+                deaths += 1 if isinstance(error, BrokenExecutor) else 2  # a cluster has retried it several times
                 self._restart()
-                if deaths > 1:  # this part, or one that was computed beside it, kills hosts
+                if deaths > 1:  # this part, or another one at the same time, kills hosts
                     yield from self._isolated(function, argument, parts[place])
                     place += 1
                 again = range(place, len(parts)) if self._given is None else [place] if deaths < 2 else []
@@ -272,11 +272,11 @@ class Hosts:
                     futures[number] = self._submit(function, argument, parts[number])
                 continue
             yield answer
-            futures[place] = Future()  # an answer is as long as all models: it is not kept
+            futures[place] = Future()  # answers are as long as all models: free them
             place += 1
 
     def _isolated(self, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any) -> Iterator[Answer]:
-        """A part by itself; if it kills its host, each of its clients by itself, and no word of it: it is private."""
+        """A part by itself; if it kills its host, each of its clients by itself, without any message: it is private."""
         try:
             yield self._result(self._submit(function, argument, part), function, argument, part)
             return
@@ -285,9 +285,9 @@ class Hosts:
                 raise
         self._restart()
         if not isinstance(part, Part):
-            raise WorkerError("a process died over and over on the same work; run it with processes = 1 to see why.")
+            raise WorkerError("a process died repeatedly on the same work; run it with processes = 1 to see why.")
         self._check_hosts(partial(answer_made_up, function), argument, part.nobody)
-        yield function(self.host, argument, part.nobody)  # a round has an answer, also where everybody kills the host
+        yield function(self.host, argument, part.nobody)  # a round has an answer even if every client kills the host
         for alone in part.single:
             try:
                 yield self._result(self._submit(function, argument, alone), function, argument, alone)
@@ -297,14 +297,14 @@ class Hosts:
                 self._restart()
 
     def _check_hosts(self, function: Callable[[Host, Any, Any], Any], argument: Any, nobody: Part) -> None:
-        """RoundError where a host dies of a made-up client, too: it is the machine, or the network, and no client."""
+        """RoundError if a host dies of a synthetic client, too: the cause is then the machine or network."""
         try:
             self._result(self._submit(function, argument, nobody), function, argument, nobody)
-        except Exception as error:  # what a made-up client cannot be computed for is no death
+        except Exception as error:  # an error in a synthetic client's computation is no death
             if process_died(error):
                 raise RoundError(
-                    "processes that compute clients end, also for a made-up client: out of memory, or a library that "
-                    "cannot be loaded there; use processes = 1, or fewer of them."
+                    "processes that compute clients die, even for a synthetic client: they are out of "
+                    "memory, or cannot load a library; use processes = 1, or fewer processes."
                 ) from None
 
     def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
@@ -323,29 +323,29 @@ class Hosts:
         return result
 
     def _restart(self) -> None:
-        """A pool of local processes is of no use once one of them has died; other executors replace theirs."""
+        """A local pool is useless once one of its processes has died; other executors replace them."""
         if self._given is None:
             self.stop()
 
 
 def _one_thread(host: Host) -> AbstractContextManager[None]:
-    """How many threads there are may change the last bits of a sum, and on a busy machine they wait for each other."""
+    """Use one thread: their number may change the last bits of a sum, and on a busy machine threads wait."""
     return one_thread() if host.side.engine.device.type == "cpu" else nullcontext()
 
 
 class UnknownHost:
-    """What a process answers that has not been sent the host of a task."""
+    """The answer of a process that has not received the host of a task."""
 
 
-_VERSIONS = f"rrcluster {__version__}, torch {torch.__version__}"  # hosts of others would compute other bits
-_HOSTS: dict[str, Host] = {}  # of this process, by the digest of what they were made from
+_VERSIONS = f"rrcluster {__version__}, torch {torch.__version__}"  # hosts with other versions would compute other bits
+_HOSTS: dict[str, Host] = {}  # of this process, by the digest of their source
 _TURN = threading.Lock()  # of this process: clients that draw share its generators
 
 
 def _work(
     digest: str, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any, payload: bytes | None = None
 ) -> Answer | type[UnknownHost]:
-    """A task, in another process; those of one process take turns, if an executor has threads."""
+    """A task in another process; tasks of one process take turns, if an executor has threads."""
     with _TURN:
         if not digest.startswith(f"{_VERSIONS};"):
             raise WorkerError(

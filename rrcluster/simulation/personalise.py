@@ -1,9 +1,9 @@
-"""Personalising: after the release a client fits the model it chose to its own rows, as far as that helps it.
+"""Personalising: after the release a client fits its chosen model to its own rows, as far as that helps.
 
 Everything happens on the client, from released models and its own training rows; nothing is sent, so it costs no
-privacy. How far to train, and whether all parameters or the last layer alone, a client decides by cross-validation on
-its own rows: what has the least loss on rows held out, if it is better than the released model by two standard errors;
-else it keeps the released model. Then it trains that far on all its rows. Test rows are read by the evaluation alone.
+privacy. A client decides by cross-validation on its own rows how far to train, and whether to train all parameters or
+the last layer: it picks the least loss on held-out rows if that is better than the released model by two standard
+errors, else the released model. Then it trains that far on all its rows. Only the evaluation reads test rows.
 """
 
 from collections.abc import Iterator
@@ -22,22 +22,22 @@ from rrcluster.simulation.evaluate import FEW_SETS, judge_own
 from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.types import Array, Models
 
-EPOCHS = (1, 3, 10)  # how far a client may train
-RATE = 0.25  # of the run's own local rate: with that, the loss on a handful of held-out rows is too noisy to choose by
+EPOCHS = (1, 3, 10)  # candidate training lengths of a client
+RATE = 0.25  # relative to the run's local rate, at which losses on a few held-out rows are too noisy
 FOLDS = 5
-LEAST_ROWS = FOLDS  # a client with fewer keeps the released model
-STANDARD_ERRORS = 2.0  # by which training must lower the loss on held-out rows; the errors are those over the folds
+LEAST_ROWS = FOLDS  # clients with fewer rows keep the released model
+STANDARD_ERRORS = 2.0  # required improvement on held-out rows, in standard errors over the folds
 _NUMBERS_AT_ONCE = 2**25  # candidates' parameters in memory: 128 MiB
 
 
 @dataclass(frozen=True, repr=False)
 class Personalised:
-    """What n clients end up with."""
+    """The final models of n clients."""
 
     vectors: Array  # (n, d) float32
-    clusters: Array  # (n,) the released model that each started from
-    epochs: Array  # (n,) how far it trained from there; 0: not at all
-    head_only: Array  # (n,) bool: whether it trained the last layer alone
+    clusters: Array  # (n,) the released models they started from
+    epochs: Array  # (n,) epochs of training from there; 0: none
+    head_only: Array  # (n,) bool: whether only the last layer was trained
 
 
 def fold_of_rows(targets: Targets) -> Array:
@@ -54,7 +54,7 @@ def _rows_of_fold(targets: Targets, *, fold: int, held_out: bool) -> Array:
 
 
 def divided(data: FederatedData, fold: int) -> tuple[FederatedData, FederatedData]:
-    """The population with the rows that clients fit to in one fold, and with those they hold out."""
+    """The population with the rows for fitting in one fold, and with the held-out ones."""
     held = (data.sizes + FOLDS - 1 - fold) // FOLDS
     fitted, held_out = (SomeRows(data.store, partial(_rows_of_fold, fold=fold, held_out=out)) for out in (False, True))
     return replace(data, sizes=data.sizes - held, store=fitted), replace(data, sizes=held, store=held_out)
@@ -70,7 +70,7 @@ def personalise_clients(
     engine: Engine,
     local: LocalSettings,
 ) -> Iterator[tuple[Array, Personalised]]:
-    """Some clients at a time: their places in `ids`, and the models they end up with.
+    """Batches of clients: their places in `ids`, and their final models.
 
     A client starts from the released model that the method would choose for all its rows. A client of fewer than
     `LEAST_ROWS` rows, or for whom no training clearly lowers the loss on held-out rows, keeps that model.
@@ -109,12 +109,12 @@ def _part_accuracies(host: Host, models: Models, ids: Array) -> Array:
 
 
 def clients_at_once(model: Model) -> int:
-    """Whose candidates are in memory together."""
+    """The number of clients whose candidates are in memory together."""
     return max(1, _NUMBERS_AT_ONCE // (model.num_parameters * (1 + len(_scopes(model)) * len(EPOCHS))))
 
 
 def _scopes(model: Model) -> tuple[Array | None, ...]:
-    """What may move: everything (None), and the last layer where that is not everything."""
+    """Trainable parts: everything (None), and the last layer if that is not everything."""
     head = np.zeros(model.num_parameters, dtype=bool)
     head[model.head] = True
     return (None,) if head.all() else (None, head)
@@ -123,8 +123,8 @@ def _scopes(model: Model) -> tuple[Array | None, ...]:
 def clearly_best(losses: Array) -> Array:
     """(folds, n, m) losses of m candidates -> (n,) the one of least mean among those clearly better than the first.
 
-    Clearly: the mean over the folds is lower by `STANDARD_ERRORS` standard errors of the differences; the first where
-    there is none. A loss that is no number, or infinite, is never chosen.
+    Clearly: the mean over the folds is lower by `STANDARD_ERRORS` standard errors of the differences; otherwise the
+    first. A loss that is NaN or infinite is never chosen.
     """
     with np.errstate(invalid="ignore"):
         gains = losses[:, :, :1] - losses
@@ -179,7 +179,7 @@ def _trained_as_chosen(
 def _stage(
     vectors: Array, data: FederatedData, clients: Array, stage: int, trainable: Array | None, *, tools: Tools
 ) -> Array:
-    """From one number of epochs to the next."""
+    """Train from one number of epochs to the next."""
     epochs = EPOCHS[stage] - (EPOCHS[stage - 1] if stage else 0)
     local, key = replace(tools.local, local_epochs=epochs), (1, stage)
     return protocol.train(tools.engine, vectors, data.cohort(clients), local=local, key=key, trainable=trainable)

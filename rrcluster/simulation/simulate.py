@@ -35,13 +35,15 @@ from rrcluster.types import Array, Models, Release
 
 
 class EarlyNoise:
-    """The streams of a run. That of a round's release begins to be drawn when it is asked for.
+    """The streams of a run. The noise of a seeded round is drawn by a thread from the round's beginning.
 
-    How many normal numbers a round draws is known from the round before: the first round draws when it needs them.
+    The number of normal draws is known from the previous round: the first round draws when it needs them. The noise
+    depends on no report, and its numbers are those of the run's own streams, in the same order. A device computes the
+    clients meanwhile; numpy draws normal numbers without holding Python's lock.
     """
 
     def __init__(self, streams: StreamSource) -> None:
-        """Nothing is drawn yet."""
+        """Start without draws."""
         self._streams, self._pool = streams, ThreadPoolExecutor(1, thread_name_prefix="noise")
         self._key: tuple[int, ...] | None = None
         self._rng: _EarlyRng | None = None
@@ -61,7 +63,7 @@ class EarlyNoise:
 
 
 class _EarlyRng:
-    """A generator whose first draw, of `count` normal numbers, is made ahead; any other first draw starts anew."""
+    """A generator whose first draw, of `count` normal numbers, is made ahead; any other first draw restarts it."""
 
     def __init__(self, make: Callable[[], Rng], count: int | None, pool: ThreadPoolExecutor) -> None:
         self._make, self._count, self.first = make, count, count
@@ -74,7 +76,7 @@ class _EarlyRng:
         return self._rng is not None
 
     def standard_normal(self, size: Any = None) -> Any:
-        """As of the generator itself."""
+        """Normal draws, as of the generator itself."""
         if self._rng is None and self._ahead is not None and size == self._count:
             self._rng, values = self._ahead.result()
             return values
@@ -83,7 +85,7 @@ class _EarlyRng:
         return self._generator.standard_normal(size)
 
     def __getattr__(self, name: str) -> Any:
-        """Every other method, from where the generator stands."""
+        """All other methods, in the generator's current state."""
         return getattr(self._generator, name)
 
     @property
@@ -101,8 +103,7 @@ class _EarlyRng:
 class RoundRecord:
     """One finished round: the release and the state made of releases, which are public; the rest is not.
 
-    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs,
-    and so is what they reported.
+    The round's duration and failures depend on who took part; clients' memory and reports are private.
     """
 
     round_index: int
@@ -111,16 +112,16 @@ class RoundRecord:
     seconds: float
     collection: Collection = field(repr=False)  # raw: for diagnostics, and empty in a secure run
     memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
-    past: PastNoise | None = field(default=None, repr=False)  # private: the noise that later rounds build on
+    past: PastNoise | None = field(default=None, repr=False)  # private: the basis of later rounds' noise
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a simulation that was stopped goes on from."""
+    """The state from which a stopped simulation continues."""
 
     state: ServerState | None = None  # made of releases; None: from the start
     memory: ClientMemory | None = None  # private
-    noise: StoredNoise | None = None  # private: what a plan with slots resumes from
+    noise: StoredNoise | None = None  # private: the noise from which a plan with slots resumes
 
 
 @dataclass
@@ -134,16 +135,16 @@ class SimulatedClients:
     hosts: Hosts
     plan: PrivacyPlan
     streams: StreamSource
-    memory: ClientMemory  # what the clients remember, after the last round collected
+    memory: ClientMemory  # the clients' memory after the last collected round
     last: Collection = field(default_factory=Collection)
 
     def collect(self, guidance: Guidance, charge: Charge) -> MessageSum | Reports:
         """Draw the cohort, have hosts compute its parts, and charge the round."""
         t, streams, host = guidance.round_index, self.streams, self.hosts.host
-        slotted = self.plan.mechanism.slots.count > 1  # by name, where clients have one
+        slotted = self.plan.mechanism.slots.count > 1  # clients in slots are identified by name, where they have one
         named = {"names": host.data.clients} if slotted and host.data.clients else {}
         sampled = self.plan.sampler.draw(host.data.num_clients, round_index=t, rng=streams("cohort", t), **named)
-        ids = host.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
+        ids = host.faults.remaining(sampled, streams=streams, round_index=t)  # dropouts are not replaced
         task = RoundTask(guidance, ClientKeys.of_round(streams, t), host.faults.keys(streams, t))
         answers = self.hosts.map(Host.answer, task, parts_of(ids, self.memory, host.side.engine.part))
         sent, raw, remembered = collected(answers)
@@ -185,12 +186,12 @@ def simulate(
     faults: Faults | None = None,
     hosts: Hosts | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
+    """Run rounds until the plan's last one, or until the ledger allows no more, yielding a record after each.
 
-    `model` is the one the method adapted (`method.adapt`). `checkpoint` continues an earlier simulation: with
-    seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before each
-    release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`. `hosts` compute the
-    clients; without them, this process does.
+    `model` is the one adapted by the method (`method.adapt`). `checkpoint` continues an earlier simulation: with seeded
+    `streams` the following rounds are the same as if it had never stopped. `ledger` is charged before each release.
+    `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`. `hosts` compute the clients;
+    without them, this process does.
     """
     check_memory(method, model, plan)
     check_parts(data, model, method, plan, engine)
@@ -204,7 +205,7 @@ def simulate(
     saved = checkpoint or Checkpoint()
     state, memory, noise = saved.state, saved.memory, saved.noise or StoredNoise()
     drawn = noise.drawn_at(0 if state is None else state.round_index) if plan.stores_rounds else None
-    if drawn is not None:  # its clients are not asked again, and a secure run cannot draw its first models again
+    if drawn is not None:  # its clients are not asked again, and a secure run cannot redraw its first models
         memory = ClientMemory.from_tensors(drawn.memory)
         state = ServerState.fresh(drawn.models) if drawn.round_index == 0 else state
     memory = memory or ClientMemory(method.memory_width(model))
@@ -228,7 +229,7 @@ def simulate(
 
 
 def check_parts(data: FederatedData, model: Model, method: Method, plan: PrivacyPlan, engine: Engine) -> None:
-    """Refuse parts that were made for another population or model, as after replacing one of them."""
+    """Refuse parts built for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
     if plan.secure:
         refuse_undeclared(data)
@@ -253,7 +254,7 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
 
 
 def undeclared(data: FederatedData) -> dict[str, str]:
-    """The constants that should be declared and were taken from the data, each with a sentence on it."""
+    """Constants that should be declared but were taken from the data, each with a sentence on it."""
     taken = {
         "types": "types were taken from the table",
         "regression": "regression was chosen by the labels",
@@ -272,7 +273,7 @@ def refuse_undeclared(data: FederatedData) -> None:
 
 
 def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
-    """Refuse a secure schedule of clients of one's own without names: their places are no ids."""
+    """Refuse a secure schedule of a user's clients without names: their positions are not ids."""
     if secure and num_slots > 1 and not data.clients and data.name not in SOURCES:
         raise PrivacyError(
             f"participation = schedule puts clients into slots by their names, and those of {data.name} have none: "
@@ -282,7 +283,7 @@ def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
 
 
 def check_hosts(given: Host, due: Host) -> None:
-    """Refuse hosts of another plan or population: what they add up would not be what the noise is made for."""
+    """Refuse hosts of another plan or population: their sums would not match the noise."""
     others = {
         "data": given.data is not due.data,
         "engine": given.side.engine is not due.side.engine,
@@ -290,11 +291,13 @@ def check_hosts(given: Host, due: Host) -> None:
         "secrecy": due.discreet and not given.discreet,
     }
     for name in (name for name, other in others.items() if other):
-        raise PrivacyError(f"hosts were made for another {name} than this run has; leave hosts out, or make them anew.")
+        raise PrivacyError(
+            f"hosts were made for a different {name} than this run's; leave hosts out, or make new ones."
+        )
 
 
 def check_memory(method: Method, model: Model, plan: PrivacyPlan) -> None:
-    """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), whoever wrote the method."""
+    """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), in any method."""
     if plan.private and not plan.mechanism.covers_memory and method.memory_width(model) > 0:
         raise PrivacyError(
             f"method {method.name} keeps memory on the clients, which the guarantee of mechanism = "

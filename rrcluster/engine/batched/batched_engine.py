@@ -1,7 +1,7 @@
 """Batched engine: each training step is one tensor program over many clients, of one run or of several.
 
 On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` and linear
-layers have kernels of their own; updates stay on the device.
+layers have their own kernels; updates stay on the device.
 """
 
 import sys
@@ -26,10 +26,10 @@ from rrcluster.types import Array
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """How operands of matrix products are rounded; `auto` is tf32 on CUDA. The CPU always uses float32.
+    """Precision of the operands of matrix products; `auto` is tf32 on CUDA. The CPU always uses float32.
 
     A product has a relative error of 6e-8 in float32, 5e-4 in tf32 and 4e-3 in bfloat16; sums are float32 in all three.
-    What it does to accuracy is in docs/results/selection/study.md.
+    The effect on accuracy is in docs/results/selection/study.md.
     """
     if device.type != "cuda":
         return "float32"
@@ -48,20 +48,21 @@ def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
     shorter = precision == "bfloat16"
     cast = torch.autocast("cuda", torch.bfloat16, enabled=shorter) if shorter or torch.is_autocast_enabled() else None
     try:
-        with cast or nullcontext():  # making one takes as long as launching two kernels
+        with cast or nullcontext():  # creating one takes as long as launching two kernels
             yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-_FEATURES_ON_CPU = 2**30  # bytes of samples up to which a population's features are kept; else computed by cohort
-_POPULATION_SHARE = 0.3  # of the device memory we may use; a larger population is uploaded cohort by cohort
+# bytes of samples up to which a population's features are kept; larger ones are computed by cohort
+_FEATURES_ON_CPU = 2**30
+_POPULATION_SHARE = 0.3  # of the available device memory; a larger population is uploaded cohort by cohort
 
 
 class BatchedEngine:
     """Stacks clients along one axis, at most `capacity` at once; more take several passes, with the same result.
 
-    `precision` is how operands of matrix products are rounded on a CUDA device (`pick_precision`); sums are float32.
+    `precision` is that of matrix operands on a CUDA device (`pick_precision`); sums are float32.
     """
 
     isolates = False
@@ -69,7 +70,7 @@ class BatchedEngine:
     def __init__(
         self, model: Model, device: torch.device = CPU, capacity: int = 1024, precision: str = "float32"
     ) -> None:
-        """Nothing is uploaded or compiled before the first call."""
+        """Upload and compile nothing before the first call."""
         self.model, self.device, self.capacity, self.precision = model, device, capacity, precision
         fixed = model.fixed
         trained = model if fixed is None else fixed.rest  # features are computed once, for the tables
@@ -79,12 +80,12 @@ class BatchedEngine:
 
     @property
     def part(self) -> int:
-        """As many as are stacked at once; on a device the whole cohort, which it divides by itself."""
+        """As many as are stacked at once; on a device the whole cohort, which the engine divides by itself."""
         return self.capacity if self.device.type == "cpu" else sys.maxsize
 
     @property
     def described(self) -> str:
-        """For fingerprints."""
+        """Device and precision, for fingerprints."""
         return f"batched, {self.device.type}, {self.precision}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,11 +146,11 @@ class BatchedEngine:
             if population_bytes(population) > self._population_limit():
                 return cohort_table(cohort, self.device, fixed=fixed)
             self._tables[population] = PopulationTable(population, self.device, fixed=fixed)
-        everybody = np.arange(population.num_clients)  # on a device: uploading by and by would make it wait every round
+        everybody = np.arange(population.num_clients)  # on a device: gradual uploads would make every round wait
         return self._tables[population].holding(cohort.clients if self.device.type == "cpu" else everybody, population)
 
     def _population_limit(self) -> float:
-        """Most bytes of samples for which a population is kept on the device."""
+        """The largest population, in bytes of samples, that is kept on the device."""
         if self.device.type == "cpu":
             return _FEATURES_ON_CPU
         with torch.cuda.device(self.device):

@@ -32,13 +32,13 @@ class GraphPool:
     """
 
     def __init__(self) -> None:
-        """The device is not touched before the first capture."""
+        """Do not touch the device before the first capture."""
         self._memory: Any = None
 
     def capture(self, program: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
         """Run once to compile and to choose kernels, then capture; the result lies where each replay writes it.
 
-        The result's memory is reserved while it is referenced; other tensors of the program are overwritten by others.
+        The result's memory is reserved while it is referenced; other tensors of the program may be overwritten.
         """
         stream, current = self._stream, torch.cuda.current_stream()
         stream.wait_stream(current)
@@ -80,7 +80,7 @@ class CapturedFunction:
 
 
 class GraphCache:
-    """Captured functions by key: everything that a program depends on except the values of its inputs."""
+    """Captured functions by key: everything a program depends on except the values of its inputs."""
 
     def __init__(self, pool: GraphPool) -> None:
         """An empty cache."""
@@ -104,7 +104,7 @@ _CLIENTS_AT_ONCE = 256
 class SampleTable:
     """The samples of some clients, one after another: sample i of the client at `place` is row offsets[place] + i."""
 
-    inputs: Tensor  # (rows, *input_shape), or their features where a model begins with fixed ones
+    inputs: Tensor  # (rows, *input_shape), or features where a model begins with a fixed map
     targets: Tensor  # (rows, *target_shape)
     offsets: Array  # (places,) int64, on the host
     of_population: bool  # places are client ids; else positions in the cohort
@@ -115,26 +115,26 @@ class SampleTable:
         return self.offsets[clients] if self.of_population else self.offsets
 
     def inputs_as(self, form: Callable[[Tensor], Tensor]) -> Tensor:
-        """The inputs in the form that a model's kernels read, made once."""
+        """The inputs in the form of a model's kernels, computed once."""
         if form not in self._forms:
             self._forms[form] = form(self.inputs)
         return self._forms[form]
 
 
 def population_bytes(data: FederatedData) -> int:
-    """Device memory that the samples of a whole population take."""
+    """Device memory for the samples of a whole population."""
     numbers = prod(data.input_shape) * data.input_dtype.itemsize + 8 * prod(data.target_shape)
     return int(data.sizes.sum()) * numbers
 
 
 class PopulationTable:
-    """A table with room for every client of a population; each is uploaded when it is first asked for.
+    """A table with room for every client of a population; each is uploaded on first use.
 
-    So the first round need not wait for the features of clients that are not in it.
+    The first round thus need not wait for the features of clients outside its cohort.
     """
 
     def __init__(self, data: FederatedData, device: torch.device, *, fixed: FixedPart | None = None) -> None:
-        """Nothing is uploaded yet."""
+        """Allocate the table without uploading."""
         self._device, self._fixed = device, fixed
         self._sizes, self._offsets = data.sizes, np.cumsum(data.sizes) - data.sizes
         self._absent = np.ones(data.num_clients, dtype=bool)

@@ -17,19 +17,19 @@ from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
 _BUCKET = 32
-_LARGEST_CAPTURED = 1024  # clients times models, those of one run; those of a stack differ in size every time
+_LARGEST_CAPTURED = 1024  # clients times models, of one run; those of a stack differ in size every time
 _SAMPLES_CAPTURED = 2**14
 _SAMPLES_OF_PART = 256  # of a test set
-_IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
+_IMAGES_AT_ONCE = 2**19  # for the kernels: bounds memory to about a gigabyte
 
 
 class Evaluator:
-    """Measures models. Test sets that are used again stay on the device."""
+    """Measures models. Test sets in repeated use stay on the device."""
 
     def __init__(
         self, model: Model, device: torch.device, capacity: int, precision: str, *, fixed: FixedPart | None = None
     ) -> None:
-        """Nothing is uploaded before the first use. `fixed` computes the model's inputs from samples."""
+        """Upload nothing before the first use. `fixed` computes the model's inputs from samples."""
         self._fixed = fixed
         self._model, self._device, self._capacity = model, device, capacity
         self._kernels = own_kernels(model, device, precision)
@@ -136,13 +136,13 @@ class Evaluator:
 
 
 def _parts_of(count: int) -> Array:
-    """(parts, 3) a test set as clients of some of its samples each, which are measured side by side."""
+    """(parts, 3) a test set as clients with some of its samples each, measured side by side."""
     first = np.arange(0, count, _SAMPLES_OF_PART)
     return np.stack([first, np.minimum(count - first, _SAMPLES_OF_PART), np.zeros_like(first)], axis=1)
 
 
 def _clients_per_pass(sizes: Array, most_samples: int) -> int:
-    """How many clients make one pass of at most `most_samples` samples, padding included.
+    """The number of clients for one pass of at most `most_samples` samples, padding included.
 
     0 where clients differ much in size, or one has more samples than that.
     """

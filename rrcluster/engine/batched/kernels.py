@@ -1,4 +1,4 @@
-"""What a network's own GPU kernels offer the batched engine, and where they are found: in rrcluster-research."""
+"""The interface of a network's own GPU kernels for the batched engine; the kernels are in rrcluster-research."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Kernels(Protocol):
 
     @property
     def form(self) -> Callable[[Tensor], Tensor]:
-        """Samples as the kernels read them, made once."""
+        """Samples in the kernels' layout, computed once."""
 
     def fits(self, batch_size: int) -> bool:
         """Whether one program holds a batch of so many samples."""
@@ -28,14 +28,14 @@ class Kernels(Protocol):
     def changes(
         self, inputs: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
     ) -> Tensor:
-        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `inputs`, from models[integers[:, 0]]."""
+        """(G, D) changes by SGD: where (steps, G, S) int32 rows of `inputs`, from models[integers[:, 0]]."""
 
     def means(self, inputs: Tensor, targets: Tensor, about: Tensor, models: Tensor, *, k: int, width: int) -> Tensor:
         """(G, k, 2) mean loss and accuracy, from `about` (G, 3): a client's first row, its size, its first model."""
 
 
 def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels | None:
-    """The kernels of a model that has its own on this device; None: the general path computes the same."""
+    """The model's own kernels on this device; None: the general path computes the same."""
     if device.type != "cuda":
         return None
     fast = accelerator(model.accelerated or ("linear" if model.one_linear_layer else ""))
@@ -44,12 +44,12 @@ def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels |
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Code for exactly one network, of another distribution: `Model.accelerated` names it, and nothing else does."""
+    """Code for exactly one network, from another distribution, found only through `Model.accelerated`."""
 
     cpu_engine: Callable[[Model], Any]  # an engine, or None where it cannot be built here
     gpu_kernels: Callable[[Model, str], Kernels | None]
 
 
 def accelerator(name: str) -> Accelerator | None:
-    """The code for a network; None where what brings it is not installed: the general path computes the same."""
+    """The code for a network; None if its distribution is not installed: the general path computes the same."""
     return ACCELERATORS.load(name) if name in ACCELERATORS else None

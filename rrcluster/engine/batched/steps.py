@@ -17,7 +17,7 @@ from rrcluster.types import Array
 
 
 def masked_mean(losses: Tensor, present: Tensor) -> Tensor:
-    """Mean over the last axis of the entries that are present, 0 where there are none: (..., s), (..., s) -> (...).
+    """Mean over the last axis of the present entries, 0 where there are none: (..., s), (..., s) -> (...).
 
     Padding is excluded by `where`, never by multiplying: a NaN in the padding does not pass.
     """
@@ -40,7 +40,7 @@ def losses_of(model: Model, device: torch.device) -> Losses:
 
 
 def plain_losses(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
-    """The same function, not compiled; `masks` are those of dropout."""
+    """The same function, not compiled; `masks` are dropout masks."""
 
     def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
         return masked_mean(model.task.losses(model.grouped(parameters, inputs, masks), targets, axes=2), present)
@@ -49,7 +49,7 @@ def plain_losses(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
 
 
 def unused(model: Model, device: torch.device) -> Model:
-    """Copies of a user's network and loss for one pass, that keep nothing of clients before.
+    """Copies of a user's network and loss for one pass, without state from earlier clients.
 
     Not on a CUDA device: captured steps run no Python code, and read the tensors of the model that was captured.
     """
@@ -60,18 +60,18 @@ class Gradients:
     """The gradient of each client's mean loss, one tensor (G, *shape) per layer."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        """Nothing is compiled before it is used."""
+        """Compile nothing before the first use."""
         self._given, self._device, self.model, self._losses_of = model, device, model, losses_of(model, device)
 
     def forget(self) -> None:
-        """Drop what a user's network and loss keep of the clients before."""
+        """Discard state of a user's network and loss from earlier clients."""
         self.model = unused(self._given, self._device)
         self._losses_of = losses_of(self.model, self._device) if self._given.own else self._losses_of
 
     def __call__(
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, masks: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
-        """Of params (G, d) on a batch (G, s, ...); `masks` are those of dropout."""
+        """Gradients at params (G, d) on a batch (G, s, ...); `masks` are dropout masks."""
         states = generator_states() if self.model.own else None
         with torch.enable_grad():
             leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
@@ -86,8 +86,8 @@ class Gradients:
         return gradients
 
 
-_BUCKET = 16  # clients: a captured step serves every number of them up to the next multiple
-_COMPILED_BUCKET = 64  # where every number of them needs its own compilation
+_BUCKET = 16  # clients: one captured step serves all numbers up to the next multiple
+_COMPILED_BUCKET = 64  # where every number needs its own compilation
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class SgdOptions:
     steps: Tensor | None = None  # (G, 1) steps taken, where there is a state
 
     def rows(self, clients: slice | Tensor) -> "SgdOptions":
-        """For some clients: views of a slice, copies of any others."""
+        """The options of some clients: views of a slice, copies of any others."""
         return SgdOptions(
             self.proximal,
             None if self.anchors is None else self.anchors[clients],
@@ -115,7 +115,7 @@ class SgdOptions:
 
     @property
     def remembered(self) -> tuple[Tensor, ...]:
-        """All that a step changes in place."""
+        """All tensors that a step changes in place."""
         return self.state if self.steps is None else (*self.state, self.steps)
 
 
@@ -132,7 +132,7 @@ class StackedSgd:
     ) -> None:
         """One SGD step, in place: params (G, d), rows of the table where (G, S), rates (G, 1).
 
-        A row of -1 is padding and has no effect; a client with nothing else does not move. Padding is zeros, not a row
+        A row of -1 is padding and has no effect; a client with only padding does not move. Padding is zeros, not a row
         of the table: that would be another client's sample, and 0 times a result of it may be NaN.
         """
         present, rows, table = where >= 0, where.clamp(min=0), self.table
@@ -157,7 +157,7 @@ class StackedSgd:
     def run(self, params: Tensor, where: Tensor, active: Sequence[int], rates: Tensor, options: SgdOptions) -> None:
         """All steps, in place: where (steps, G, S). Clients come largest first: step t is for the first active[t].
 
-        So nothing is computed for a client that has no sample left, except the padding of its last batch.
+        Nothing is thus computed for a client without remaining samples, except the padding of its last batch.
         """
         for rows, count in zip(where, active, strict=True):
             self.step(params[:count], rows[:count], rates[:count], options.rows(slice(count)))
@@ -165,7 +165,7 @@ class StackedSgd:
 
 @dataclass(frozen=True, eq=False)
 class DropoutSgd(StackedSgd):
-    """The same steps where dropout draws masks, on a CPU: each client's from the seed of its own step.
+    """The same steps with dropout on a CPU: each client's masks come from the seed of its own step.
 
     Clients whose batches have equal sizes are stacked: a mask has the size of its batch, without padding.
     """
@@ -209,7 +209,7 @@ class CapturedSgd:
     """The same steps as CUDA graphs: one for each number of active clients, rounded up, all on the same tensors."""
 
     def __init__(self, sgd: StackedSgd, pool: GraphPool, *, room: int, batch_size: int, options: SgdOptions) -> None:
-        """For up to `room` clients; `options` says what is added, its tensors are copied at every use."""
+        """Prepare for up to `room` clients; the tensors of `options` are copied at every use."""
         model, device = sgd.model, sgd.table.inputs.device
         self._sgd, self._pool = sgd, pool
         self._bucket = _COMPILED_BUCKET if model.convolutional else _BUCKET

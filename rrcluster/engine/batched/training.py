@@ -18,7 +18,7 @@ from rrcluster.models.model import Model
 from rrcluster.types import Array
 
 _BUCKET = 32  # clients: a captured program serves every number up to the next multiple
-_LARGEST_CAPTURED = 256  # clients: beyond, kernels are long and launching them one by one costs nothing
+_LARGEST_CAPTURED = 256  # clients: beyond, kernels are long and separate launches cost nothing
 _MOST_CAPTURED = 16  # captured sequences of steps, each for a population and a number of clients
 
 
@@ -54,7 +54,7 @@ class ClientBatch:
 
     @property
     def remembered(self) -> int:
-        """How many numbers per coordinate the clients' optimiser remembers."""
+        """Numbers per coordinate in the clients' optimiser state."""
         return state_size(self.local.local_optimizer, self.local.local_momentum)
 
     @property
@@ -98,7 +98,7 @@ class Trainer:
     """Trains client batches by the model's own kernels where it has them, else by autograd; captured if it pays."""
 
     def __init__(self, model: Model, device: torch.device, capacity: int, precision: str) -> None:
-        """Nothing is captured or compiled before the first use."""
+        """Capture and compile nothing before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
         self._kernels = own_kernels(model, device, precision)
         self._pool, self.gradients = GraphPool(), Gradients(model, device)
@@ -106,7 +106,7 @@ class Trainer:
         self._captured: OrderedDict[object, CapturedSgd] = OrderedDict()
 
     def train(self, batch: ClientBatch, table: SampleTable) -> Tensor:
-        """(G, d) what training changes, in the batch's order. At most `capacity` clients run at once, largest first."""
+        """(G, d) changes by training, in the batch's order. At most `capacity` clients run at once, largest first."""
         order, at_once = np.argsort(-batch.sizes, kind="stable"), self._at_once(batch)
         if 0 < len(order) <= at_once and (order == np.arange(len(order))).all() and batch.sizes[0]:
             return self._pass(batch, table)
