@@ -83,8 +83,8 @@ def refuse_secure(secure: bool) -> None:
     """PrivacyError for a secure run on a cluster."""
     if secure:
         raise PrivacyError(
-            "secure runs do not go on a cluster: its scheduler and its dashboard see who takes part in a round, and "
-            "workers write what they compute to disk. Use --processes N on one machine, or a federation."
+            "secure runs are not allowed on a cluster: its scheduler and dashboard see who takes part in a "
+            "round, and workers write results to disk. Use --processes N on one machine, or a federation."
         )
 
 

@@ -135,7 +135,9 @@ class DataSettings:
             checks.positive(ratio=share)
         checks.each(checks.path, self, "data_folder")
         if checks.fraction(new_clients=self.new_clients) and not self.whole:
-            raise ConfigError(f"new_clients = {self.new_clients:g} is for data with clients of its own; leave it out.")
+            raise ConfigError(
+                f"new_clients = {self.new_clients:g} only applies to data with its own clients; leave it out."
+            )
 
     @property
     def from_file(self) -> bool:
@@ -169,8 +171,8 @@ class DataSettings:
             default = next(part.default for part in fields(self) if part.name == name)
             if getattr(self, name) != default:
                 raise ConfigError(
-                    f"{name} = {getattr(self, name)} divides a dataset among clients, and {self.data} has clients of "
-                    f"its own; leave {name} out."
+                    f"{name} = {getattr(self, name)} divides a dataset among clients, but {self.data} has its "
+                    f"own clients; leave {name} out."
                 )
 
 
@@ -534,7 +536,7 @@ class PrivacySettings:
         positive = ("delta", "update_clip", "evaluation_loss_bound", "max_epsilon", "epsilon", "noise_multiplier")
         checks.each(checks.positive, self, *positive)
         if self.max_epsilon is not None and self.mechanism == "none":
-            raise ConfigError("mechanism = none has no epsilon, so max_epsilon cannot be kept; leave it out.")
+            raise ConfigError("mechanism = none has no epsilon, so max_epsilon does not apply; leave it out.")
 
     @property
     def num_slots(self) -> int:
@@ -638,7 +640,7 @@ class ServerSettings:
         checks.each(_count_or_zero, self, "init_rounds")
         checks.each(checks.path, self, "start_from")
         if self.start_from is not None and self.init not in ("auto", "independent"):
-            raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
+            raise ConfigError(f"init = {self.init} and start_from both determine the first models; leave one out.")
         if self.start_from is not None and self.exploration not in (0.0, 1.0):
             raise ConfigError(
                 f"exploration = {self.exploration:g} separates models that begin alike, and those of start_from are "

@@ -375,7 +375,7 @@ def _refuse_duplicate_keys(node: Any) -> None:
 
 def _refuse_long_numbers(value: Any) -> None:
     if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        raise ValueError("it holds a whole number of more than 64 bits")
+        raise ValueError("it contains an integer of more than 64 bits")
     parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     for part in parts if isinstance(parts, (list, tuple, set)) else ():
         _refuse_long_numbers(part)

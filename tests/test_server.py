@@ -258,7 +258,7 @@ def test_denominators_come_from_released_sizes_with_a_floor(rng):
 
 
 def test_finishing_needs_the_destinations_that_the_plan_asks_for(rng):
-    with pytest.raises(ConfigError, match="no destinations were given"):
+    with pytest.raises(ConfigError, match="none were given"):
         one_round(Reports(np.zeros((1, 3)), [0]), server=serve(plan(min_cluster_size=5)), rng=rng)
 
 

@@ -25,7 +25,7 @@ take --json, and all take --plugin FILE.py, a file that registers methods, model
 `rrcluster COMMAND --tyro-print-completion bash` prints a completion of its options for your shell.
 """
 
-_TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # in a process's environment
+_TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables of torchrun's processes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,13 +63,13 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
 
 
 def _at_home(argument: str) -> str:
-    """The argument with ~ as its folder, also behind =, where shells leave it."""
+    """The argument with ~ expanded, also behind =, where shells leave it."""
     flag, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
     return f"{flag}{equals}{os.path.expanduser(value)}" if value.startswith("~") else argument  # noqa: PTH111
 
 
 def _with_plugin(name: str, arguments: list[str]) -> int:
-    """The command, after the file of --plugin has registered what it has of its own."""
+    """The command, after the file of --plugin has registered its names."""
     rest: list[str] = []
     given = iter(arguments)
     for argument in given:
@@ -82,7 +82,7 @@ def _with_plugin(name: str, arguments: list[str]) -> int:
 
 
 def _load_plugin(path: str) -> None:
-    """Run a user's Python file, which calls `rrcluster.register`; ConfigError where it cannot, or registers nothing."""
+    """Run a user's Python file, which calls `rrcluster.register`; ConfigError if it fails or registers nothing."""
     import runpy
 
     from rrcluster.errors import ConfigError

@@ -22,13 +22,13 @@ Flag = tyro.conf.arg
 
 @dataclass(frozen=True)
 class AccountCommand:
-    """Epsilon from noise, or noise from epsilon, by every accountant that applies; and why the others do not.
+    """Epsilon from noise, or noise from epsilon, by every accountant that applies, and why others do not.
 
     Give --epsilon (the noise is calibrated, never overspending) or --noise-multiplier (epsilon follows). Example:
 
     rrcluster account --mechanism joint --epsilon 2 --delta 1e-3 --sample-rate 0.1 --rounds 100
 
-    What several runs on the same clients cost together (`rrcluster account RUN --help`):
+    The total cost of several runs on the same clients (`rrcluster account RUN --help`):
 
     rrcluster account runs/first runs/second --delta 1e-4
     """
@@ -39,15 +39,15 @@ class AccountCommand:
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Clusters (k)."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the budget as JSON."""
 
 
 @dataclass(frozen=True)
 class RunsCommand:
-    """What several runs on the same clients cost together: their planned releases composed, at one delta.
+    """The total cost of several runs on the same clients: their planned releases composed, at one delta.
 
-    A client that took part in all of the runs is protected by this epsilon, not by the one that each run states. Runs
-    under different neighbouring relations, and runs without privacy, are refused. Example:
+    A client that took part in all of the runs is protected by this epsilon, not by the one of each run. Runs under
+    different neighbouring relations, and runs without privacy, are refused. Example:
 
     rrcluster account runs/first runs/second --delta 1e-4
     """
@@ -55,9 +55,9 @@ class RunsCommand:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders, finished or not: a run costs its plan."""
     delta: float | None = None
-    """At this delta; default: that of the runs, if they agree."""
+    """Delta; default: that of the runs, if they agree."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the cost as JSON."""
 
 
 def main(arguments: list[str]) -> int:
@@ -109,7 +109,7 @@ def _print(budget: "Budget") -> None:
 
 
 def _cell(value: float | None) -> str:
-    """Four decimals, rounded up: neither a bound nor noise is printed as less than it is."""
+    """Four decimals, rounded up, so that neither a bound nor noise is understated."""
     return "-" if value is None else str(value) if math.isinf(value) else rounded_up(value, 4)
 
 

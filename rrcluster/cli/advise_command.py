@@ -1,4 +1,4 @@
-"""`rrcluster advise`: what noise leaves of each cluster, and which B, before any data is touched. Needs no torch."""
+"""`rrcluster advise`: signal to noise of each cluster, and a value of B, before any data is touched. Needs no torch."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
@@ -34,13 +34,13 @@ class AdviseCommand:
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Clusters (k)."""
     num_coordinates: Annotated[int, Flag(name="parameters", aliases=["-d"])] = 4420
-    """Parameters of the network (d); `rrcluster run --dry-run` prints those of a model by name."""
+    """Parameters of the network (d); `rrcluster run --dry-run` prints the number for a named model."""
     ratio: tuple[float, ...] = ()
     """Expected sizes of the groups relative to each other, one number per cluster; default equal."""
     size_floor: float | None = None
-    """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
+    """Public lower bound on denominators; default 0.6 of the expected cluster size."""
     rows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """For a table, mixed effects: rows of a client to train on. Says what its own part and groups would gain."""
+    """For a table under mixed effects: training rows per client. Adds expected gains of random effects and groups."""
     columns: int = 10
     """With --rows: columns of the table."""
     exploration: float = 1.0
@@ -48,7 +48,7 @@ class AdviseCommand:
     average_last: float = 0.5
     """Part of the rounds that the models handed out average."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the advice as JSON."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`rrcluster assign`: which client belongs to which cluster of a finished run, as a table for whoever has the data."""
+"""`rrcluster assign`: the cluster of each client of a finished run, as a table for the owner of the data."""
 
 import sys
 from dataclasses import dataclass, field, replace
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _config(run: Path) -> RunConfig:
-    """The settings of the run; without its data where that was registered in another process."""
+    """The settings of the run; without its data if that was registered in another process."""
     settings = read_settings(run)
     for name, known in (("data", registry.DATASETS), ("model", registry.MODELS)):
         if settings.get(name) not in known and not (name == "data" and names_file(str(settings.get(name)))):
@@ -69,7 +69,7 @@ def _config(run: Path) -> RunConfig:
 
 
 def _population(config: RunConfig, command: AssignCommand) -> RunConfig:
-    """The settings of the clients to be assigned: those of the run, or others in a file with the same columns."""
+    """The settings of the clients to assign: those of the run, or others in a file with the same columns."""
     data, columns = command.data, command.columns
     if data.from_file and data.data != config.data.data:
         if not columns.classes and not columns.regression:

@@ -30,20 +30,20 @@ class DataCommand:
     action: Annotated[Literal["list", "describe", "get", "check"], tyro.conf.Positional] = "list"
     """What to do."""
     name: Annotated[str, tyro.conf.Positional] = ""
-    """Dataset, for describe, get and check; describe also takes a file of your own."""
+    """Dataset, for describe, get and check; describe also accepts your own file."""
     client_column: str | None = None
-    """describe: column that names the client of a row."""
+    """describe: column with the client of each row."""
     target_column: str | None = None
     """describe: column to predict."""
     fill_from_data: bool = False
     """describe: fill the settings with the ranges, vocabularies and classes that occur, for rehearsals: no epsilon
     covers what is chosen by clients' values, and the run's statement says so."""
     folder: Path | None = None
-    """Where its files are or should go; default: the usual places."""
+    """Folder of its files; default: the usual places."""
     accept_terms: bool = False
-    """get: accept the terms of data that has some, instead of being asked."""
+    """get: accept the data's terms, if any, without a prompt."""
     json: bool = False
-    """Print the answer as JSON."""
+    """Print the result as JSON."""
 
 
 def main(arguments: list[str]) -> int:
@@ -89,7 +89,7 @@ def _describe(command: DataCommand) -> int:
 
 
 def _describe_file(command: DataCommand) -> int:
-    """A page about a table of one's own."""
+    """Print a description of a user's table."""
     from rrcluster.data.table_description import describe_table
 
     found = describe_table(
@@ -103,7 +103,7 @@ def _describe_file(command: DataCommand) -> int:
         _print(command, columns, command.name)
         sys.stdout.write(f"{facts}\n\n" + "".join(f"- {problem}\n" for problem in found.problems))
         sys.stdout.write(f"\nSettings to edit, for `rrcluster run FILE.yaml`:\n\n{found.settings}")
-        say("Read from all rows, for your eyes: what you choose by it is covered by no guarantee.")
+        say("Read from all rows, for your eyes only: no guarantee covers choices made from it.")
     return 0
 
 

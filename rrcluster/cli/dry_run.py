@@ -1,4 +1,4 @@
-"""`rrcluster run --dry-run`: what a run would cost in privacy, time and memory, without making it."""
+"""`rrcluster run --dry-run`: a run's cost in privacy, time and memory, without making it."""
 
 import resource
 import sys
@@ -22,7 +22,7 @@ from rrcluster.simulation.clients import ClientMemory
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
-    """Print the answer."""
+    """Print the estimate."""
     answer = estimate(config, make=make)
     if as_json:
         print_json(answer)
@@ -39,7 +39,7 @@ def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experi
 
 
 def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> dict[str, Any]:
-    """Privacy by the plan; time and memory measured on one cohort's local training, whose result is thrown away."""
+    """Privacy by the plan; time and memory measured on one cohort's local training, whose result is discarded."""
     experiment = make(config)
     plan = experiment.plan
     seconds = _one_round(experiment)
@@ -74,7 +74,7 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
 
 
 def _participation(plan: PrivacyPlan) -> dict[str, Any]:
-    """Who takes part, who may know, and what correlated noise gains."""
+    """Participation, who may see it, and the gain of correlated noise."""
     described = describe_participation(plan)
     gain = described.get("noise_of_models_handed_out")
     relative = {} if gain is None else {"model_noise_against_independent": gain["chosen"] / gain["independent"]}

@@ -1,4 +1,4 @@
-"""`rrcluster predict`: what the models of a finished run say of new rows, as a table for whoever has the rows."""
+"""`rrcluster predict`: predictions of a finished run's models for new rows, as a table for the owner of the rows."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ class PredictCommand:
     """Rows with labels, in the columns of the run: they say which cluster a client is in, and under mixed effects how
     it differs from it. Those that are to be scored too are left out."""
     client_column: str | None = None
-    """Column that names the client of a row; default: that of the run. Without it each row is a client of its own."""
+    """Column with the client of each row; default: the run's. Without it each row counts as one client."""
 
 
 def main(arguments: list[str]) -> int:

@@ -49,18 +49,18 @@ class RunCommand:
     resume: Path | None = None
     """Continue the run in this folder; no other setting may be given."""
     adopt: bool = False
-    """With --resume: go on in a copy of a secure run's folder. What it and the original release adds up."""
+    """With --resume: continue in a copy of a secure run's folder. The releases of copy and original add up."""
     cluster: str | None = None
     """Compute clients on a Dask cluster: tcp://host:8786 of its scheduler, or local:4 for processes of this machine.
     No bit depends on it. Also with --resume."""
     dry_run: bool = False
     """Print epsilon, noise, expected time and memory, and stop."""
     json: bool = False
-    """Print the summary as JSON on stdout, nothing else."""
+    """Print only the summary, as JSON, on stdout."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
     """No progress bar."""
     watch: bool = False
-    """Follow the run on a page of this machine too, as `rrcluster watch` does; its address is printed."""
+    """Also show the run on a local page, as `rrcluster watch` does, and print its address."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class UpdateCommand:
 
     run: RunCommand = field(default_factory=RunCommand)
     lifetime_epsilon: float | None = None
-    """Refuse a training that would bring the epsilon of it and of all that RUN began with together above this."""
+    """Refuse a training that would bring the epsilon of the whole chain of runs above this."""
 
 
 def update(arguments: list[str]) -> int:
@@ -95,11 +95,9 @@ def update(arguments: list[str]) -> int:
     parsed = parse(UpdateCommand(RunCommand(_going_on(earlier, first))), arguments[1:], prog="rrcluster update")
     command, given = parsed.run, parsed.run.config
     if given.privacy.epsilon is None and given.privacy.noise_multiplier is None and earlier.privacy.mechanism != "none":
-        raise ConfigError("update needs --epsilon, what this training may cost; earlier ones have cost theirs.")
+        raise ConfigError("update needs --epsilon, the cost of this training beside that of earlier ones.")
     if command.resume is not None or command.adopt:
-        raise ConfigError(
-            f"an update that was stopped is resumed as every run is: `rrcluster run --resume {command.resume}`."
-        )
+        raise ConfigError(f"resume a stopped update like any run: `rrcluster run --resume {command.resume}`.")
     if given.data.data != earlier.data.data and given.data.num_clients == earlier.data.num_clients:
         given = replace(
             given, data=replace(given.data, num_clients=earlier.data.num_clients if given.privacy.secure else None)
@@ -132,7 +130,7 @@ def _finished(run: Path) -> RunConfig:
 
 
 def _going_on(earlier: RunConfig, run: Path) -> RunConfig:
-    """The settings of a run that goes on from the models of an earlier one, on its own columns and classes."""
+    """The settings of a run that starts from the models of an earlier one, on its own columns and classes."""
     asks, usual = registry.METHODS.fact(earlier.algorithm, "reads_cells", False), PrivacySettings()
     rules = json.loads(read_tensors(run / "models.safetensors")[1].get("encoder", "null"))
     columns = earlier.columns
@@ -163,7 +161,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_first(command: RunCommand) -> None:
-    """Refuse what can be refused without torch, which takes seconds to import."""
+    """Refuse errors that can be found without torch, which takes seconds to import."""
     from rrcluster.privacy.plan import check_budget
 
     config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
@@ -224,14 +222,14 @@ def read_command(arguments: list[str]) -> RunCommand:
     if command.resume is not None and replace(command.config, data=replace(data, data=nothing.data.data)) != nothing:
         raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
-        raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
+        raise ConfigError("--adopt needs --resume with the folder to continue in; add that.")
     if command.resume is not None:
         return command
     return replace(command, config=_checked(command.config))
 
 
 def _checked(asked: RunConfig) -> RunConfig:
-    """The settings, resolved; what they stand for is said where it is another method than was asked for."""
+    """The settings, resolved; a method that replaces the requested one is announced."""
     config = asked.resolved()
     if config.method.algorithm != (requested := asked.algorithm):
         say(
@@ -271,7 +269,7 @@ def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> 
 
 
 def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Path:
-    """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
+    """Run to the end behind a progress bar; after Ctrl-C say how to continue."""
     from rrcluster.runs.advise import noise_warnings
     from rrcluster.runs.progress import watch
 
@@ -309,7 +307,7 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 
 
 def _say_remarks(folder: Path) -> None:
-    """What a reader of the table must know beside it."""
+    """Print remarks that readers of the table need."""
     from rrcluster.report.folders import read_run
     from rrcluster.report.values import again_text, dead_text, effects_text, groups_text, start_text
 

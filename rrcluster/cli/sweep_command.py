@@ -1,4 +1,4 @@
-"""`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
+"""`rrcluster sweep`: every combination of the settings in a file, or the best of them chosen privately."""
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -37,20 +37,20 @@ class SweepCommand:
     out: Path | None = None
     """Folder; default: `out` of the file, else runs/<name of the file>, with -selected for --private-select."""
     private_select: bool = False
-    """Choose by a random number of private runs and pay for it; needs private_evaluation."""
+    """Choose privately, by a random number of runs within the budget; needs private_evaluation."""
     mean_repetitions: float = 10.0
     """private-select: mean number of runs."""
     law: Literal["geometric", "logarithmic"] = "geometric"
     """private-select: law of the number of runs; logarithmic costs less and makes a single run more often."""
     processes: int | None = None
-    """Processes that run the combinations side by side; default: as many as the work repays."""
+    """Number of parallel processes; default: as many as are worthwhile."""
     cluster: str | None = None
-    """Run them on a Dask cluster whose workers see the same folders: tcp://host:8786 of its scheduler, or local:4."""
+    """Run on a Dask cluster whose workers see the same folders: tcp://host:8786 of its scheduler, or local:4."""
     shard: str | None = None
     """i/n: every n-th combination from the i-th on, as one of n jobs of a batch system; when all have ended, the same
     command without it writes the table."""
     json: bool = False
-    """Print the answer as JSON on stdout, nothing else."""
+    """Print only the results, as JSON, on stdout."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
     """No progress."""
 
@@ -103,15 +103,15 @@ def _sweep(grid: "Grid", command: SweepCommand) -> int:
 
 
 def _shard(text: str | None) -> tuple[int, int]:
-    """Its place from 0 on, and how many there are."""
+    """The shard's place from 0 on, and the number of shards."""
     place, _, shards = (text or "1/1").partition("/")
     if not (place.isdigit() and shards.isdigit() and 1 <= int(place) <= int(shards)):
-        raise ConfigError(f"--shard {text} must be i/n, as 3/24: one of n shares, counted from 1.")
+        raise ConfigError(f"--shard {text} must be i/n, such as 3/24: shard i of n, counted from 1.")
     return int(place) - 1, int(shards)
 
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
-    """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
+    """Print the table of finished runs, write it beside the run folders, and list the others with reasons."""
     from rrcluster.report.tables import to_dict, write_table
     from rrcluster.runs.sweep import DIVERGED, FINISHED, describe
 
@@ -145,7 +145,7 @@ def _table(folders: list[Path]) -> Any:
 
 
 def _select(grid: "Grid", command: SweepCommand) -> int:
-    """Choose privately. What is shown on the way is the same however many runs there are and whatever they find."""
+    """Choose privately. The output meanwhile is the same whatever the number of runs and their results."""
     from rich.console import Console
 
     from rrcluster.runs.private_selection import SelectSettings, candidates, select
@@ -153,7 +153,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
     refuse_a_second_run(grid.out)
     if any(any(grid.out.glob(name)) for name in ("sweep.json", "*/config.yaml", "*/seed-*/config.yaml")):
         raise RunFolderError(
-            f"{grid.out} already holds a sweep, and a selection needs a folder of its own; choose another with --out."
+            f"{grid.out} already contains a sweep, but a selection needs a separate folder; choose another with --out."
         )
     offer = candidates(grid, SelectSettings(command.mean_repetitions, command.law))
     secure = offer.experiments[0].plan.secure

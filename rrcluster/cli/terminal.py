@@ -1,4 +1,4 @@
-"""The terminal: flags and files parsed into typed settings, and tables of which nothing is cut.
+"""The terminal: flags and files parsed into typed settings, and tables that are never cut off.
 
 A mistake in a flag is reported on the first line, with the way out.
 """
@@ -84,7 +84,7 @@ def _with_usual_options(settings: Any, usual: Collection[str]) -> Any:
 
 
 def _refuse_removed(arguments: Sequence[str]) -> None:
-    """Say what replaces an option, or a value of one, that is gone."""
+    """Refuse a removed option or value, and name its replacement."""
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag.startswith("--"):
@@ -124,7 +124,7 @@ def print_json(answer: object) -> None:
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:
-    """Show in a terminal what the next seconds are spent on; gone when they are over, so that an error comes first."""
+    """Show in a terminal what the next seconds are spent on; removed afterwards, so that an error comes first."""
     if hidden or not sys.stderr.isatty():
         return contextlib.nullcontext()
     from rich.console import Console
@@ -134,11 +134,11 @@ def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextMan
 
 @contextlib.contextmanager
 def say_warnings() -> Iterator[Callable[[], None]]:
-    """Say our own warnings in a line each, the same one once: when `said` is called, or at the end.
+    """Print our own warnings, one line each and without repeats: when `said` is called, or at the end.
 
-    An error before that is told alone.
+    Before an error they are omitted.
     """
-    heard: dict[str, bool] = {}  # whether it was said
+    heard: dict[str, bool] = {}  # whether it was printed
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         heard.setdefault(str(message), False)
@@ -160,7 +160,7 @@ def _one_line(message: str, prog: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
     body = [re.sub(r"[│╭╮╰╯─]", "", line).strip(" |") for line in plain.splitlines()[1:]]
     words = " ".join(line for line in body if line.strip("+-") and "full helptext" not in line)  # +---+ without Unicode
-    words = re.sub(r"^Error parsing [a-z.]+: ", "", words)  # how settings are grouped inside
+    words = re.sub(r"^Error parsing [a-z.]+: ", "", words)  # internal grouping of settings
     no_number = re.match(r"Error parsing (-[\w/-]+): .*(float|int).*'(.*?)' Argument helptext", words)
     unknown = re.match(r"Unrecognized options: ([^\s,]+)(?:.* Perhaps you meant: (?:-\w, )?(--[\w-]+))?", words)
     if no_number:
@@ -177,7 +177,7 @@ _IN_A_FILE = 200  # columns
 
 
 def print_results(table: "TextTable") -> None:
-    """A table of results in the width of the terminal, in several parts if it must be, its note below it."""
+    """A table of results in the width of the terminal, in several parts if necessary, with its note below."""
     from rich.console import Console
     from rich.text import Text
 
@@ -199,9 +199,9 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_whole(table: "RichTable") -> None:
-    """In the width of the terminal, or where words would be cut, in the width they need: lines then run over.
+    """Print in the width of the terminal, or wider if words would be cut: lines then wrap.
 
-    In a file or a pipe wide enough for most tables to have a line a row.
+    In a file or a pipe the width suffices for most tables to have one line per row.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -213,7 +213,7 @@ def print_whole(table: "RichTable") -> None:
 
 
 def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool) -> "list[Outcome]":
-    """Show the steps of a sweep as they come, and return its outcomes. Ctrl-C ends the command with status 130."""
+    """Show the steps of a sweep, and return its outcomes. Ctrl-C ends the command with status 130."""
     from rrcluster.runs.progress import SweepView
     from rrcluster.runs.sweep import Outcome, in_order
 
@@ -230,7 +230,7 @@ def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool
 
 
 def log_to(path: Path | None) -> None:
-    """What a member's programs have to say, for its operator alone: to a file of its own, or the terminal."""
+    """Log a member's programs for its operator alone: to a file, or the terminal."""
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
         handler = RotatingFileHandler(path, maxBytes=2**24, backupCount=4)  # 80 MiB at most

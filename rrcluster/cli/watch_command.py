@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     for path in command.runs:
         try:
             for folder in run_folders(path, reproduced=True):
-                read_run(folder)  # refuses one whose files disagree
+                read_run(folder)  # refuses an inconsistent folder
         except NoRunYet:
             say(f"{path}: no run there yet; the page shows it when it begins.")
     with open_page(

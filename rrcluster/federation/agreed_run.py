@@ -248,9 +248,9 @@ def _check_forgets(experiment: Experiment) -> None:
     """Refuse methods whose clients have memory: masks only bind the messages of the current attempt."""
     if experiment.method.memory_width(experiment.model):
         raise PrivacyError(
-            f"algorithm = {experiment.method.name}: clients remember what they were told, so a server that tells "
-            "members different things, and then all the same, could tell their sums apart; use a method without "
-            "memory, as ifca, fesem-memoryless or fedper-memoryless, or mode = plain."
+            f"algorithm = {experiment.method.name}: clients have memory, so a server that sends members "
+            "different models, and later the same ones, could tell their sums apart; use a method without "
+            "memory, such as ifca, fesem-memoryless or fedper-memoryless, or mode = plain."
         )
 
 

@@ -37,8 +37,8 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
     data = settings.get("data")
     if not isinstance(data, str) or names_file(data):
         raise ConfigError(
-            f"data = {data!r:.60} must be `{MEMBERS}` (every member brings its own), or the name of a dataset for a "
-            "rehearsal; an agreement holds no path."
+            f"data = {data!r:.60} must be `{MEMBERS}` (every member brings its own), or the name of a dataset "
+            "for a rehearsal; an agreement contains no path."
         )
     for name in ("dropout", "hostile", "new_clients"):
         if settings.get(name, 0) != 0:
@@ -51,9 +51,9 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
         )
     if data == MEMBERS and (settings.get("participation") == "schedule" or (settings.get("slots") or 1) > 1):
         raise PrivacyError(
-            "participation = schedule gives slots to numbers, and members number their clients in order, so that "
-            "without one client others would have other slots, which add-remove does not cover; use participation = "
-            "everybody."
+            "participation = schedule assigns slots by number, and members number their clients in order: "
+            "without one client others would get other slots, which add-remove does not cover; use "
+            "participation = everybody."
         )
     if secure and not settings.get("secure"):
         raise PrivacyError("mode = secure draws noise shares from the operating system; set secure: true.")

@@ -68,9 +68,9 @@ class Deployment:
         first = checkpoint.state or server.first_state()
         if not plan.secure and ledger.charged(first.round_index):
             raise PrivacyError(
-                f"round {first.round_index} of this rehearsal was charged before a crash, and members may not answer "
-                "as they did: the same noise on another sum would uncover the difference. Start a new rehearsal, or "
-                "use secure: true, whose noise is fresh."
+                f"round {first.round_index} of this rehearsal was charged before a crash, and members may "
+                "answer differently now: the same noise on another sum would reveal the difference. Start a "
+                "new rehearsal, or use secure: true, whose noise is fresh."
             )
         began, nothing = time.perf_counter(), ClientMemory(0)
         collect, slotted = self._collect(experiment), None

@@ -46,7 +46,7 @@ class FederationFolder:
         """Create a federation without members, and its certificates; `draft`: the other entries of the agreement."""
         if (path / _DRAFT).exists():
             raise RunFolderError(
-                f"{path} holds a federation already; choose another folder, and accept the requests there."
+                f"{path} already contains a federation; choose another folder, and accept the requests there."
             )
         with storage.explain_write(path):
             storage.make_folders(path)

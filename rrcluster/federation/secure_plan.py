@@ -139,8 +139,8 @@ def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
         raise ConfigError(f"{members} members are more than the {_MOST_MEMBERS} of mode = secure; let each host more.")
     if not plan.private or not hasattr(mechanism, "grid_bits"):
         raise PrivacyError(
-            f"mechanism = {mechanism.name} needs a server that sees single reports, and a secure aggregation shows it "
-            "sums alone; use mechanism = joint."
+            f"mechanism = {mechanism.name} needs single reports, but a secure aggregation shows the server "
+            "only sums; use mechanism = joint."
         )
     if not plan.secure:
         raise PrivacyError("noise shares are exact and drawn from the operating system; build the plan with secure.")

@@ -72,8 +72,8 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
         )
     if method.asks and mechanism not in ("joint", "none"):
         raise ConfigError(
-            f"algorithm = {method.name} sums answers of everybody who takes part, which mechanism = {mechanism} does "
-            "not; use mechanism = joint."
+            f"algorithm = {method.name} needs the sum of a cohort's answers, which mechanism = {mechanism} "
+            "does not release; use mechanism = joint."
         )
     if min_cluster_size and method.one_model:
         raise ConfigError(f"algorithm = {method.name} has one model: there is nothing to rebalance; set B to 0.")
@@ -93,8 +93,8 @@ def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_
         raise ConfigError(f"algorithm = {method.name} is given its clusters, so init = {init} does nothing; remove it.")
     if mechanism == "identifier":
         raise ConfigError(
-            "init = survey sums answers by what clients say, and mechanism = identifier moves clients at random; use "
-            "mechanism = joint, or another init."
+            "init = survey sums answers by the clients' own choices, but mechanism = identifier moves "
+            "clients at random; use mechanism = joint, or another init."
         )
     if min_cluster_size:
         raise ConfigError(
@@ -103,8 +103,8 @@ def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_
         )
     if not method.chooses_by_loss:
         raise ConfigError(
-            f"init = survey opens as many clusters as it finds groups, for methods that choose by loss alone, and "
-            f"algorithm = {method.name} does not; use ifca, or another init."
+            "init = survey only works for methods whose clients choose by loss, unlike algorithm = "
+            f"{method.name}; use ifca, or another init."
         )
 
 

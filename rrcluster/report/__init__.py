@@ -1,6 +1,6 @@
-"""Tables, figures and one self-contained page, made from run folders alone; no run is repeated.
+"""Tables, figures and a self-contained page, made from run folders alone; no run is repeated.
 
-Importing this package is cheap: matplotlib, rich, scipy and yaml are imported where they are used.
+Importing this package is cheap: matplotlib, rich, scipy and yaml are imported on use.
 """
 
 import os
@@ -20,7 +20,7 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Report:
-    """Paths of what `make_report` wrote, and the table of results."""
+    """Paths written by `make_report`, and the table of results."""
 
     page: Path
     tables: tuple[Path, ...]  # CSV, LaTeX, Markdown

@@ -26,7 +26,7 @@ from rrcluster.report.values import expected_cohort, least_size, number
 
 _ACROSS = 2
 _MOST = 12  # clusters or groups; larger tables are not legible in a column
-_DARKEST = 0.6  # so that ink stays legible on it, in light and in dark
+_DARKEST = 0.6  # so that text stays legible on it, in light and dark mode
 
 
 def draw_confusion(groups: Sequence[RunGroup]) -> list[Drawing]:
@@ -54,7 +54,7 @@ def _last(group: RunGroup) -> Confusion:
 
 
 def draw_tables(panels: Sequence[tuple[str, Confusion]], name: str, which: str) -> Drawing:
-    """The tables of named methods as one figure; `which` ends the caption: of which runs they are."""
+    """The tables of named methods as one figure; `which` ends the caption with the runs they are from."""
     shares = "; ".join(f"{label}: {_share_matched(table)}" for label, table in panels)
     return draw(
         name,
@@ -189,5 +189,5 @@ def _paint_lines(axes: Any, run: Run, name: str) -> None:
 
 
 def _tone(cluster: int, num_clusters: int) -> int:
-    """Tones of the scale as far apart as the number of clusters allows."""
+    """Tones of the scale, spaced by the number of clusters."""
     return round(cluster * (len(TONES) - 1) / max(1, num_clusters - 1))

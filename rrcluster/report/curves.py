@@ -1,7 +1,7 @@
 """Line charts: means of shares in percent with bands over seeds, and accuracy over rounds.
 
-Panels stand in one column, above one legend. A panel names at most seven lines; the others are drawn faint, in a
-bundle.
+Panels are stacked in one column, above one legend. A panel names at most seven lines; the others are drawn faintly, as
+a bundle.
 """
 
 import math
@@ -31,8 +31,8 @@ from rrcluster.report.series import Look, arenas, distinct_looks, epsilon_series
 from rrcluster.report.tables import constant_level
 from rrcluster.report.values import Estimate, epsilon_name, estimate, percent
 
-SERIES = 7  # lines of a panel that are named
-_MARKERS = 8  # of a line, about
+SERIES = 7  # named lines of a panel
+_MARKERS = 8  # approximate number on a line
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Curve:
     look: Look
     at: tuple[float, ...]
     points: tuple[Estimate, ...]
-    style: Mapping[str, Any] = field(default_factory=dict)  # changes to its look
+    style: Mapping[str, Any] = field(default_factory=dict)  # overrides of its style
 
     @classmethod
     def through(
@@ -60,11 +60,11 @@ class CurvePanel:
 
     title: str
     curves: tuple[Curve, ...]
-    featured: tuple[str, ...] = ()  # labels of those to name; none: those that end highest
+    featured: tuple[str, ...] = ()  # labels to name; empty: the curves that end highest
 
     @property
     def named(self) -> tuple[Curve, ...]:
-        """The curves that are named: all, or the most important ones."""
+        """The named curves: all, or the most important ones."""
         if self.featured:
             return tuple(curve for curve in self.curves if curve.label in self.featured)
         highest = sorted(self.curves, key=lambda curve: -curve.points[-1].mean if curve.at else 0.0)[:SERIES]
@@ -110,14 +110,14 @@ def _paint_bundle(axes: Any, curves: Sequence[Curve]) -> None:
 
 
 def panels_height(panels: Sequence[CurvePanel]) -> float:
-    """Inches that `paint_panels` needs, the legend and one reference level included."""
+    """Height in inches for `paint_panels`, including the legend and one reference level."""
     height = 2.0 if len(panels) == 1 else 0.4 + 1.45 * len(panels)
     labels = dict.fromkeys(curve.label for panel in panels for curve in panel.named)
     return height + legend_height([*labels, BUNDLE, "constant (10.0%)"])
 
 
 def bundle_note(panels: Sequence[CurvePanel]) -> str:
-    """A sentence on the lines that are not named, if there are any."""
+    """A sentence on the unnamed lines, if any."""
     more = max(len(panel.curves) - len(panel.named) for panel in panels)
     which = "" if any(panel.featured for panel in panels) else f" Named are the {SERIES} lines that end highest."
     return f"{which} Up to {more} more lines of a panel are faint, without a name." if more else ""
@@ -131,7 +131,7 @@ def bands_note(panels: Sequence[CurvePanel]) -> str:
 
 
 def epsilon_axis(column: Any, places: Sequence[float], labels: Sequence[str]) -> None:
-    """A logarithmic x-axis with ticks at these budgets alone."""
+    """A logarithmic x-axis with ticks at these budgets only."""
     for axes in column:
         axes.set_xscale("log", base=2)
         axes.set_xticks(places, labels)
@@ -204,7 +204,7 @@ def accuracy_panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
 
 
 def _with_epsilon(at: Mapping[float, Sequence[Curve]]) -> list[Curve]:
-    """The curves of several epsilons in one order, those of a method together, their epsilons in their labels."""
+    """The curves of several epsilons in one order, grouped by method, with epsilons in their labels."""
     private = [epsilon for epsilon in at if math.isfinite(epsilon)]
     curves = [
         replace(curve, label=f"{curve.label}, epsilon {epsilon_name(epsilon)}")

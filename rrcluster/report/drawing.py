@@ -20,7 +20,8 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a secon
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GRID, FAINT = "#22262b", "#c9ced6", "#9aa3ad"
 COLOURS = (*PALETTE, INK)  # of methods
-TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")  # of clusters: a scale, no method
+# of clusters: a scale, distinct from methods
+TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_LEVEL = 0.2  # the level of a constant is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
@@ -41,7 +42,7 @@ class Drawing:
     name: str
     caption: str
     alt: str
-    svg: str  # an <svg> element for a page; takes its colours from the page where that sets them
+    svg: str  # an <svg> element for a page; uses the page's colours where it sets them
     png: bytes
     pdf: bytes
 
@@ -49,13 +50,13 @@ class Drawing:
 def draw(
     name: str, paint: Callable[[Any], None], *, height: float, caption: str, alt: str, width: float = COLUMN_WIDTH
 ) -> Drawing:
-    """Render the figure that `paint` fills; `width` and `height` are inches."""
+    """Render the figure painted by `paint`; `width` and `height` are inches."""
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     style = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
     with matplotlib.rc_context({**style, "svg.hashsalt": f"rrcluster-{name}"}), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
+        warnings.simplefilter("ignore", UserWarning)  # a glyph missing from the font
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
         _break_titles(figure)
@@ -75,7 +76,7 @@ def draw_pages(
 
 
 def share_glyphs(drawings: Iterable[Drawing]) -> tuple[str, list[str]]:
-    """The letters of all drawings once, as a hidden <svg>, and each drawing's <svg> with references to them."""
+    """All glyphs once, as a hidden <svg>, and each drawing's <svg> with references to them."""
     glyphs: dict[str, str] = {}
     shared = []
     for drawing in drawings:
@@ -97,7 +98,7 @@ def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
     """One legend below all axes, each label once, in as many columns as fit."""
     pairs = [pair for axes in every for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {label: handle for handle, label in reversed(pairs)}
-    names = sorted(dict.fromkeys(label for _, label in pairs), key=lambda label: label == BUNDLE)  # that one last
+    names = sorted(dict.fromkeys(label for _, label in pairs), key=lambda label: label == BUNDLE)  # the bundle last
     if names:
         labels = [broken(name, _TEXT_WIDTH - 9) for name in names]
         handles = [unique[name] for name in names]
@@ -105,7 +106,7 @@ def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
 
 
 def legend_height(names: Sequence[str]) -> float:
-    """Inches that `legend` needs below the axes."""
+    """Height in inches of `legend` below the axes."""
     labels = [broken(name, _TEXT_WIDTH - 9) for name in names]
     rows = -(-len(labels) // _columns(labels))
     return 0.08 + 0.15 * rows + _LINE * sum(label.count("\n") for label in labels)
@@ -117,7 +118,7 @@ def _columns(labels: Sequence[str]) -> int:
 
 
 def broken(text: str, width: int) -> str:
-    """The text in lines of at most so many characters, broken between words where that is possible."""
+    """The text in lines of at most `width` characters, broken between words if possible."""
     return "\n".join(textwrap.wrap(text, max(1, width), break_on_hyphens=True)) or text
 
 
@@ -127,7 +128,7 @@ def set_title(axes: Any, text: str, **style: Any) -> None:
 
 
 def note_diagnostic(figure: Any, text: str) -> None:
-    """What holds for all panels, above them at the right."""
+    """A note for all panels, above them at the right."""
     figure.suptitle(text, x=0.995, ha="right", fontsize=7, fontstyle="italic")
 
 
@@ -137,7 +138,7 @@ def level(axes: Any, height: float, label: str, style: str) -> None:
 
 
 def whole_numbers(axes: Any) -> None:
-    """Only whole numbers as ticks of the x-axis."""
+    """Use only integers as ticks of the x-axis."""
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
@@ -149,7 +150,7 @@ def band(axes: Any, at: Sequence[float], points: Sequence[Estimate], *, colour: 
 
 
 def near_level(level: float | None, points: Iterable[Estimate]) -> bool:
-    """Whether the level of a constant is near enough to the points to be drawn with them."""
+    """Whether the level of a constant is close enough to the points to be drawn with them."""
     return level is not None and min((point.low for point in points), default=1.0) < level + _NEAR_LEVEL
 
 
@@ -162,7 +163,7 @@ def _matplotlib() -> Any:
 
 
 def _break_titles(figure: Any) -> None:
-    """Break every title that is wider than its axes, which the layout knows, and make room for the lines."""
+    """Break titles wider than their axes into lines, and make room for them."""
     figure.draw_without_rendering()
     titles = [title for axes in figure.axes for title in axes.findobj(lambda artist: artist.get_label() == TITLE)]
     lines = 0
@@ -189,7 +190,7 @@ def _render(figure: Any, kind: str, metadata: dict[str, Any], **options: Any) ->
 
 
 def _inline(svg: str, name: str) -> str:
-    """Only the <svg> element: no namespaces, no metadata, ids of its own, colours that a page can override."""
+    """Only the <svg> element: no namespaces, no metadata, unique ids, colours that a page can override."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s*", "\n", svg))

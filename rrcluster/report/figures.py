@@ -49,7 +49,7 @@ from rrcluster.report.values import Estimate, epsilon_name, percent
 from rrcluster.storage import write_file
 
 WHAT = {"accuracy": "accuracy", "worst_decile": "worst-decile accuracy", "clustering_accuracy": "clustering accuracy"}
-_FEWEST_SIZES = 3  # values of B that make a sweep
+_FEWEST_SIZES = 3  # fewest values of B for a sweep
 SeriesPanels = dict[str, list[Series]]
 DecileRow = tuple[str, Look, Estimate | None, Estimate | None]  # method, accuracy of all clients, of the worst decile
 _TICK_WIDTH = 26  # characters of a method's name beside an axis
@@ -181,7 +181,7 @@ def _paint_over_epsilon(
 ) -> None:
     epsilons = sorted({at for series in panels.values() for entry in series for at in entry.places})
     private = [at for at in epsilons if math.isfinite(at)]
-    beyond = private[-1] * 2  # where "no privacy" is drawn: one doubling further
+    beyond = private[-1] * 2  # x of "no privacy": one doubling further
     reference = None if level is None else (f"constant ({100 * level:.1f}%)", 100 * level)
     column = paint_panels(
         figure,

@@ -1,7 +1,7 @@
 """Read run folders, and group runs that differ only in their seed.
 
-Published files are read, and of `checkpoint/` the number of its round alone. Values of `diagnostics.jsonl` come from
-raw client data and are labelled with `DIAGNOSTIC` wherever they are shown.
+Published files are read, and of `checkpoint/` only the round number. Values of `diagnostics.jsonl` come from raw client
+data and are labelled with `DIAGNOSTIC` wherever they are shown.
 """
 
 import os
@@ -25,7 +25,7 @@ OWN_OUTPUT = frozenset({"figures", "report.html", "table.csv", "table.tex", "tab
 
 
 class NoRunYet(RunFolderError):
-    """A folder that is missing or holds no run: one may begin in it."""
+    """The folder is missing or has no run: one may still begin in it."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class ReleasedRound:
 
     round_index: int
     sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
-    denominators: tuple[float, ...]  # (k,) what each cluster's sum was divided by
-    accuracy: float | None = None  # noisy, where the plan pays for one
+    denominators: tuple[float, ...]  # (k,) denominators of the clusters' means
+    accuracy: float | None = None  # noisy, if the plan includes evaluation
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,19 @@ class Run:
 
     @property
     def private_accuracy(self) -> float | None:
-        """The accuracy that was released within the budget, cut to 0..1 where noise took it beyond."""
+        """The accuracy released within the budget, limited to 0..1 if noise took it beyond."""
         evaluation = self.summary.get("private_evaluation")
         return _released_accuracy(evaluation) if self.private else None
 
     @property
     def judged_rows(self) -> str:
-        """Which rows that accuracy is about: training, test, validation or members'; empty where there is none."""
+        """The rows behind that accuracy: training, test, validation or members'; empty without one."""
         evaluation = self.summary.get("private_evaluation")
         return str(evaluation.get("rows", "training")) if isinstance(evaluation, Mapping) else ""
 
     @property
     def delta(self) -> float | None:
-        """The delta that epsilon goes with."""
+        """The delta of its epsilon."""
         return None if self.cost is None else self.cost.delta
 
     @property
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def num_clusters(self) -> int:
-        """The number of clusters the run had: 1 for FedAvg, whatever its settings say."""
+        """The number of clusters of the run: 1 for FedAvg, whatever its settings say."""
         if self.rounds and self.rounds[-1].sizes and "random_effects" not in self.summary:
             return len(self.rounds[-1].sizes)
         return int(number(self.summary.get("num_clusters", self.config.get("num_clusters"))) or 1)
@@ -141,7 +141,7 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """What the run is worth beside its references; empty where nothing is compared."""
+        """The comparison of the run with its references, in a sentence; empty without one."""
         return self.final.verdict if self.final else ""
 
 
@@ -163,7 +163,7 @@ class RunGroup:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read one run folder. `RunFolderError` names the file that is missing or damaged, and what to do.
+    """Read one run folder. `RunFolderError` names the missing or damaged file, and the remedy.
 
     `summary.json` and `diagnostics.jsonl` may be missing: a run that has not ended has no summary, and one without
     evaluation has no diagnostics.
@@ -189,7 +189,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def _with_init(config: Mapping[str, Any], privacy: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings with what `init = auto` stood for."""
+    """The settings with `init = auto` resolved."""
     begins = privacy.get("initialisation")
     if config.get("init") != "auto" or not isinstance(begins, Mapping):
         return config
@@ -223,9 +223,9 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
 
 
 def run_folders(path: Path, *, alone: bool = True, reproduced: bool = False) -> list[Path]:
-    """The run folders at `path` or up to two levels, and their seeds, below.
+    """The run folders at `path` or up to two levels below, and their seeds.
 
-    Those of a reproduction, which has a report of its own, where `reproduced`.
+    Those of a reproduction, which has its own report, only if `reproduced`.
     """
     if not path.is_dir():
         kind = RunFolderError if path.exists() else NoRunYet
@@ -246,7 +246,7 @@ def run_folders(path: Path, *, alone: bool = True, reproduced: bool = False) -> 
 
 
 def _below(path: Path, *, levels: int, reproduced: bool) -> list[Path]:
-    """Run folders in `path`, those of a reproduction if they are wanted."""
+    """Run folders in `path`, including those of a reproduction if requested."""
     runs = _seeds_or_self(path)
     if runs or not levels or ((path / DESCRIPTION).is_file() and not reproduced):
         return runs
@@ -274,7 +274,7 @@ def _subfolders(path: Path) -> list[Path]:
 
 
 def _lines(path: Path, *, optional: bool = True) -> list[dict[str, Any]]:
-    """Before the first round there is no file."""
+    """The lines of a file, which does not exist before the first round."""
     return [] if optional and not path.exists() else read_json_lines(path, damaged="refuse")
 
 
@@ -309,7 +309,7 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
 
 
 def _figures(value: object) -> dict[str, dict[str, float]]:
-    """What is said of the run and its references, as far as it is numbers."""
+    """The figures of the run and its references, as far as they are numbers."""
     named = value.items() if isinstance(value, dict) else ()
     return {
         str(name): {str(key): known for key, entry in own.items() if (known := number(entry)) is not None}

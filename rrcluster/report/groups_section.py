@@ -1,6 +1,6 @@
-"""The page's section on groups: sizes, what their models say, how they differ; made of summary.json, which is released.
+"""The page's section on groups: sizes, predictions and differences of their models, from the released summary.json.
 
-How clients of each group fare is beside it where a rehearsal measured it: a diagnostic.
+How the clients of each group fare is included if a rehearsal measured it: a diagnostic.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from rrcluster.report.folders import Run, RunGroup
 from rrcluster.report.tables import TextTable, to_html
 from rrcluster.report.values import NOTHING, numbers, percent
 
-_MOST_CLASSES = 6  # whose chances a typical row is told
-_MOST_GROUPS = 12  # that are told apart in columns
+_MOST_CLASSES = 6  # classes of a typical row with their probabilities
+_MOST_GROUPS = 12  # groups in separate columns
 _MEASURED = {"clients": "Clients", "this run": "Fare", "one model for all": "With one model"}
 
 
@@ -28,7 +28,7 @@ def groups_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
 
 
 def _tables(run: Run, described: dict[str, Any], of: str) -> list[TextTable]:
-    """Sizes and typical rows, effects of columns, and agreement; values of files are shown where they are numbers."""
+    """Sizes and typical rows, effects of columns, and agreement; values of files are only shown if they are numbers."""
     classes = described.get("classes") is True
     k = len(_listed(described.get("typical")))
     names = [f"Group {place}" for place in range(k)] if k > 1 else ["One model"]
@@ -79,7 +79,7 @@ def _sizes(run: Run, described: dict[str, Any], names: Sequence[str], of: str, *
 
 
 def _effects(described: dict[str, Any], names: Sequence[str], of: str, *, classes: bool) -> TextTable:
-    """Columns and classes whose effects differ most, one column for each group."""
+    """Columns and classes whose effects differ most, one column per group."""
     rows = []
     for entry in _listed(described.get("effects")):
         effects = numbers(entry.get("by_group")) if isinstance(entry, dict) else ()

@@ -1,7 +1,7 @@
-"""A local page that follows runs while they go. It reads run folders, answers on loopback alone, and writes nothing.
+"""A local page that follows runs live. It reads run folders, answers on loopback alone, and writes nothing.
 
-Of a secure run it shows the round and the epsilon only: how long rounds take depends on who takes part. Whoever can
-read the folder can watch the times of its files all the same (docs/threat-model.md).
+Of a secure run it shows the round and the epsilon only: how long rounds take depends on who takes part. Anybody who can
+read the folder can still watch its files' times (docs/threat-model.md).
 """
 
 import base64
@@ -32,15 +32,16 @@ from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
 _READ = ("config.yaml", "privacy.json", "summary.json", "rounds.jsonl", "diagnostics.jsonl", "ledger.jsonl")
-_STALE = 3.0  # seconds for which a folder that cannot be read is shown as it was
-_SILENT = 30.0  # seconds after which the page says how long ago an unfinished run last wrote
-_WATCHED = 3.0  # seconds: a page that is open asks more often
+_STALE = 3.0  # seconds for which an unreadable folder keeps its last state
+_SILENT = 30.0  # seconds after which the page shows how long an unfinished run has not written
+_WATCHED = 3.0  # seconds without a request after which the page counts as closed
 HOST = "127.0.0.1"
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 FileState = tuple[int, int] | None  # time of its last change in nanoseconds, and size
-Shown = dict[Path, tuple[list[FileState], dict[str, Any], float]]  # by folder: state of its files, its card, and when
+# folder -> state of its files, its card, and the time
+Shown = dict[Path, tuple[list[FileState], dict[str, Any], float]]
 
 
 def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
@@ -68,19 +69,20 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
             try:
                 card = _shown(read_run(folder)) if before is None or before[0] != state else before[1]
                 shown[folder] = state, card, now
-            except RRClusterError as error:  # what was shown is shown again for a moment, but a damaged folder is not
+            except RRClusterError as error:  # the last state is shown for a moment, unless the folder is damaged
                 if before is None or now - before[2] > _STALE:
                     shown.pop(folder, None)
                     unread.append(printable(str(error)))
             if folder in shown:
                 runs.append(_with_silence(shown[folder][1], state) | {"report": report_of(folder) is not None})
-    runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
-    load = None if unread or any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
+    runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # unfinished runs first
+    # depends on how long rounds take
+    load = None if unread or any(run["secure"] for run in runs) else os.getloadavg()[0]
     return {"runs": runs, "not_begun": not_begun, "unread": unread, "load": load, "processors": os.cpu_count()}
 
 
 def report_of(folder: Path) -> Path | None:
-    """The page that a report wrote of a run: in its folder, or in one above, for all seeds or a whole table."""
+    """The report page of a run: in its folder, or in one above, for all seeds or a whole table."""
     beside = (folder, folder.parent, folder.parent.parent)
     return next((path for place in beside if (path := place / "report.html").is_file()), None)
 
@@ -94,7 +96,7 @@ def _with_silence(card: dict[str, Any], state: list[FileState]) -> dict[str, Any
 
 
 def _file_state(path: Path) -> FileState:
-    """Changes whenever the file does."""
+    """A value that changes whenever the file does."""
     try:
         status = path.stat()
     except OSError:
@@ -103,7 +105,7 @@ def _file_state(path: Path) -> FileState:
 
 
 def _shown(run: Run) -> dict[str, Any]:
-    """What the page may show of a run."""
+    """The facts of a run that the page may show."""
     public: dict[str, Any] = {
         "name": printable(str(run.path)),
         "label": printable(run.label),
@@ -139,24 +141,24 @@ def _shown(run: Run) -> dict[str, Any]:
 
 
 def _survey_rounds(run: Run) -> int:
-    """The rounds in which the run looks for groups; 0 without a survey."""
+    """The rounds of a run's survey; 0 without one."""
     begins = run.privacy.get("initialisation")
     rounds = begins.get("rounds") if isinstance(begins, dict) and begins.get("init") == "survey" else None
     return rounds if isinstance(rounds, int) else 0
 
 
 class LivePage(ThreadingHTTPServer):
-    """Serves the page on loopback, to whoever has the token in its address."""
+    """Serves the page on loopback, to requests with the token in its address."""
 
     daemon_threads = True
 
     def __init__(self, paths: Iterable[Path], *, port: int = 0) -> None:
         """Start to listen; port 0 takes a free one."""
         self.paths, self.token = list(paths), secrets.token_urlsafe(16)
-        self.doing = ""  # what the next run waits for, where the program that serves the page knows it
+        self.doing = ""  # the state of the next run, if the serving program knows it
         self.page, self.policy = _page()
         self._shown: Shown = {}
-        self._reading = threading.Lock()  # requests come in threads of their own
+        self._reading = threading.Lock()  # requests come in separate threads
         self._answered, self._last_answer = threading.Event(), -math.inf
         super().__init__((HOST, port), _Handler)
 
@@ -175,7 +177,7 @@ class LivePage(ThreadingHTTPServer):
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Meanwhile the page says what the next run waits for."""
+        """Meanwhile the page shows what the next run waits for."""
         self.doing = text
         try:
             yield
@@ -183,13 +185,13 @@ class LivePage(ThreadingHTTPServer):
             self.doing = ""
 
     def note_answer(self) -> None:
-        """Somebody has seen the state."""
+        """Record that a client has seen the state."""
         self._last_answer = time.monotonic()
         self._answered.set()
 
     @contextmanager
     def beside(self) -> Iterator["LivePage"]:
-        """Serve in a thread while something else runs; whoever is looking at the end sees it before the page goes."""
+        """Serve in a thread while something else runs; open pages see the final state before the server stops."""
         thread = threading.Thread(target=self.serve_forever, daemon=True)
         thread.start()
         try:
@@ -204,7 +206,7 @@ class LivePage(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The address for a browser."""
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
 
@@ -212,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: LivePage
 
     def do_GET(self) -> None:
-        """The page, or the state of the runs."""
+        """Serve the page, or the state of the runs."""
         url = urlsplit(self.path)
         if self.headers.get("Host") not in (
             f"{HOST}:{self.server.server_port}",
@@ -247,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the address holds the token."""
+        """Log nothing: the address contains the token."""
 
 
 def _page() -> tuple[bytes, str]:
@@ -263,5 +265,5 @@ def _page() -> tuple[bytes, str]:
 
 
 def content_hash(text: str) -> str:
-    """How a content security policy names an inline script or style."""
+    """The name of an inline script or style in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -37,7 +37,7 @@ _SOME_DEAD = (
     "By the released sizes some clusters look empty: hardly a client chooses their models, which hold little but "
     "noise. Use fewer clusters (-k), or another --init."
 )
-_NAMED = 4  # more methods than these are counted, not listed
+_NAMED = 4  # more methods than these are counted instead of listed
 
 
 def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Sequence[Drawing], out: Path) -> str:
@@ -87,7 +87,7 @@ def fill_page(
         groups=groups,
         **sections,
     )
-    return printable(page)  # names and statements come from files that may hold anything
+    return printable(page)  # names and statements come from files that may contain anything
 
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
@@ -96,7 +96,7 @@ def page_title(groups: Sequence[RunGroup], out: Path) -> str:
 
 
 def _counted(groups: Sequence[RunGroup]) -> str:
-    """How many methods there are; the same method at several epsilons is one."""
+    """The number of methods; the same method at several epsilons is one."""
     methods = {entry.label for part in arenas(groups).values() for entry in epsilon_series(part)}
     if len(methods) == len(groups):
         return f"{len(groups)} methods"
@@ -139,10 +139,10 @@ def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
 
 
 def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Verdicts, warnings of files that are not private and of unfinished runs, with names of methods unless of all."""
+    """Verdicts, and warnings about files that are not private and unfinished runs, with method names unless for all."""
     warned: dict[tuple[str, str], list[str]] = {}
     dead = {run.path: dead_text(run.summary.get("dead_clusters")) for group in groups for run in group.runs}
-    some = _SOME_DEAD if len(set(filter(None, dead.values()))) > 1 else ""  # one sentence for all, whichever they are
+    some = _SOME_DEAD if len(set(filter(None, dead.values()))) > 1 else ""  # one sentence for all methods
     for group, label in zip(groups, labels, strict=True):
         if group.first.verdict:
             warned[("verdict", f"Verdict ({DIAGNOSTIC}): {group.first.verdict}")] = [label]
@@ -183,7 +183,7 @@ def figure_html(drawing: Drawing, svg: str) -> str:
 
 
 def _pairs(private: Sequence[RunGroup]) -> list[tuple[str, str]]:
-    """Every different epsilon with its delta, in increasing order; those without a finite bound last."""
+    """Every distinct epsilon with its delta, in increasing order; those without a finite bound last."""
     ordered = sorted(private, key=lambda group: math.inf if group.first.epsilon is None else group.first.epsilon)
     return list(dict.fromkeys((group_epsilon(group), delta_text(group.first.delta)) for group in ordered))
 
@@ -286,7 +286,7 @@ _ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "risk_in_wo
 
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """What to quote, every field of the statements, and further bounds folded away; equal values are merged."""
+    """The claim to quote, every field of the statements, and further bounds folded away; equal values are merged."""
     named = list(zip(labels, groups, strict=True))
     private = [(label, group.first.privacy) for label, group in named if group.first.private]
     parts = [_no_privacy([label for label, group in named if not group.first.private])]
@@ -341,7 +341,7 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def _towards(statement: Mapping[str, Any]) -> str:
-    """The observers whom the stated epsilon is towards, under the stated relation, and what that takes for granted."""
+    """The observers towards whom the stated epsilon holds, under the stated relation and assumptions."""
     federation, participation = statement.get("federation"), statement.get("participation")
     if isinstance(federation, Mapping) and federation.get("towards"):
         assumed = f" Assumed: {value_text(federation['assumed'])}." if federation.get("assumed") else ""

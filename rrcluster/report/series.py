@@ -1,9 +1,9 @@
-"""Runs as series: the same method at several epsilons, or at several least cluster sizes B.
+"""Runs as series: the same method at several epsilons, or at several minimum cluster sizes B.
 
-The look of a method, the same in every figure of every report: colour, dashes and marker, from the registry.
+The look of a method, from the registry, is the same in every figure of every report: colour, dashes and marker.
 
-Rebalanced methods share a colour of their own. Methods of one look in one report, such as IFCA at two numbers of
-clusters, are told apart: the first keeps the look, the others take colours that no method of the report has.
+Rebalanced methods share a colour of their own. Methods with the same look in one report, such as IFCA at two numbers of
+clusters, are made distinct: the first keeps the look, the others take colours that no method of the report has.
 """
 
 import math
@@ -34,24 +34,24 @@ _REBALANCED = 1
 
 @dataclass(frozen=True)
 class Look:
-    """Places in the tables of colours, dashes and markers of `drawing`."""
+    """Indices into `drawing`'s colours, dashes and markers."""
 
     colour: int
     dash: int
     marker: int
 
     def style(self) -> dict[str, Any]:
-        """As matplotlib takes it."""
+        """The style arguments for matplotlib."""
         return {"color": COLOURS[self.colour], "linestyle": DASHES[self.dash], "marker": MARKERS[self.marker]}
 
 
 def nth_look(place: int) -> Look:
-    """For series that are no methods: the look at a place, all parts different from that of its neighbours."""
+    """A look for series that are not methods: all parts differ from those of its neighbours."""
     return Look(place % len(PALETTE), place % len(DASHES), place % len(MARKERS))
 
 
 def base_look(config: Mapping[str, Any]) -> Look:
-    """The look of a run's method by its settings alone; one that the registry does not know has a look by its name."""
+    """The look of a run's method by its settings alone; an unregistered method has a look by its name."""
     name = str(config.get("algorithm"))
     look = METHODS.fact(name, "look") or _by_name(name)
     plain = None if config.get("exploration") else METHODS.fact(name, "plain_look")
@@ -85,7 +85,7 @@ def group_looks(groups: Sequence[RunGroup]) -> list[Look]:
 
 
 def distinct_looks(looks: Sequence[Look]) -> list[Look]:
-    """The same looks, for lines of one panel: those that occur again get other dashes or markers."""
+    """The same looks, for lines of one panel: repeated ones get other dashes or markers."""
     different: list[Look] = []
     for look in looks:
         different.append(_unlike(look, different))
@@ -93,7 +93,7 @@ def distinct_looks(looks: Sequence[Look]) -> list[Look]:
 
 
 def _unlike(look: Look, others: Iterable[Look]) -> Look:
-    """The look, or one of its colour that is not among the others yet; with 28 lines of one colour some are alike."""
+    """The look, or one of its colour that is not yet used; with 28 lines of one colour some are alike."""
     taken = set(others)
     options = (
         Look(look.colour, (look.dash + at) % len(DASHES), (look.marker + step) % len(MARKERS))
@@ -109,7 +109,7 @@ def _by_name(name: str) -> tuple[int, int, int]:
 
 
 CONTEXT = ("data", "partition", "concentration")  # runs that differ in these have separate axes
-TUNED = frozenset(  # settings that may be tuned for each epsilon: runs that differ in them are one method
+TUNED = frozenset(  # settings that may be tuned for each epsilon: runs that differ only in them are one method
     {"update_clip", "local_lr", "local_epochs", "batch_size", "server_lr", "server_momentum", "size_floor", "memory"}
     | {"count_weight", "identifier_share", "average_last", "num_rounds"}
 )
@@ -146,7 +146,7 @@ def arenas(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
 
 
 def shown_epsilon(group: RunGroup) -> float:
-    """The place of a group on an axis of epsilon: its target if the cost is close to it, else the cost.
+    """The position of a group on an axis of epsilon: its target if the cost is close to it, else the cost.
 
     Infinite without privacy, or without a finite bound.
     """
@@ -217,7 +217,7 @@ def changing(series: Sequence[Series]) -> str:
 
 
 def _series(groups: Sequence[RunGroup], place: Callable[[RunGroup], float], free: frozenset[str]) -> list[Series]:
-    """Series of groups that differ in `free`, and in tuned settings unless two groups would be at one place."""
+    """Series of groups that differ in `free`, and in tuned settings unless two groups would share a position."""
     loose: dict[object, list[RunGroup]] = {}
     for group in groups:
         loose.setdefault(_key(group.first.config, free | TUNED), []).append(group)

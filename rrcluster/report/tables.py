@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
-_CONTEXT = {"data": "Data", "partition": "Partition", "model": "Model"}  # columns of settings that differ
+_CONTEXT = {"data": "Data", "partition": "Partition", "model": "Model"}  # columns for settings that differ
 _LABELS = {
     "accuracy": "Accuracy (%)",
     "clustering_accuracy": "Clustering accuracy (%)",
@@ -41,7 +41,7 @@ _LABELS = {
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
-_COMPARED = {  # of data with clients of its own: the run beside its references
+_COMPARED = {  # of users' data: the run beside its references
     "accuracy_rows": "Of rows (%)",
     "balanced_accuracy": "Balanced (%)",
     "auc": "AUC",
@@ -88,7 +88,7 @@ class TextTable:
     note: str
     bold: frozenset[tuple[int, int]] = frozenset()
     diagnostic: frozenset[int] = frozenset()
-    text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
+    text_columns: frozenset[int] = frozenset({0})  # the others have numbers, aligned right
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", printable(self.title))  # what run folders hold may come from anyone
@@ -107,7 +107,7 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
     released = [_released(group) for group in groups]
     columns += [_released_column(groups)[0]] if any(released) else []
     first_metric = len(columns)
-    timed = any(run.seconds is not None for group in groups for run in group.runs)  # secure runs note no times
+    timed = any(run.seconds is not None for group in groups for run in group.runs)  # secure runs record no times
     columns += [*(_LABELS[name] for name in metrics), *(["Seconds"] if timed else [])]
     rows = []
     for group, label, judged in zip(groups, group_labels(groups), released, strict=True):
@@ -185,7 +185,7 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
 
 
 def constant_level(groups: Sequence[RunGroup]) -> float | None:
-    """Accuracy of always saying the most common class, where all runs know the same."""
+    """Accuracy of always predicting the most common class, if all runs have the same one."""
     levels = {_compared(group.first, "constant", "accuracy") for group in groups}
     return levels.pop() if len(levels) == 1 else None
 
@@ -237,7 +237,7 @@ def _cell(name: str, value: Estimate | None) -> str:
 
 
 def _released(group: RunGroup) -> Estimate | None:
-    """The accuracy that a single run released; a mean over several would cost more than the epsilon beside it."""
+    """The accuracy released by a single run; a mean over several would cost more than the epsilon beside it."""
     return estimate([group.first.private_accuracy]) if len(group.runs) == 1 else None
 
 
@@ -371,7 +371,7 @@ _LATEX = {
 }
 _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n": " "}
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; no number of ours starts with them
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; none of our numbers starts with them
 
 
 def _longest_words(table: TextTable) -> list[int]:
@@ -383,7 +383,7 @@ def _longest_words(table: TextTable) -> list[int]:
 
 
 def column_parts(table: TextTable, *, width: int) -> list[TextTable]:
-    """The table, or where its words need more than `width`, several side by side, each with the first column."""
+    """The table, or several side by side if its words need more than `width`, each with the first column."""
     least = [2 + longest for longest in _longest_words(table)]
     parts: list[list[int]] = [[0]]
     for place in range(1, len(least)):

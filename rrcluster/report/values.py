@@ -16,7 +16,7 @@ from rrcluster.registry import METHODS
 from rrcluster.settings import AFFECTS
 
 INIT_NAMES = {"survey": " + survey"}
-# What runs of one method may differ in: their seed, where they are made and what is written beside the result.
+# Settings in which runs of one method may differ: seed, place, and additional output.
 NOT_METHOD = frozenset({name for name, affected in AFFECTS.items() if affected != "result"} | {"seed"})
 _MAX_DIFFERENCES = 3
 
@@ -40,13 +40,13 @@ def method_label(config: Mapping[str, Any]) -> str:
 
 
 def participation_label(config: Mapping[str, Any]) -> str:
-    """Who takes part, where it is not a secret sample of all clients: ", everybody" or ", schedule of 10 slots"."""
+    """The participation, if it is not a secret sample of all clients: ", everybody" or ", schedule of 10 slots"."""
     name, slots = str(config.get("participation", "poisson")), config.get("slots")
     return "" if name == "poisson" else f", {name}" + (f" of {value_text(slots)} slots" if slots else "")
 
 
 def expected_cohort(config: Mapping[str, Any]) -> float | None:
-    """How many clients a round is expected to have; None where the settings do not say."""
+    """Expected number of clients in a round; None if the settings do not determine it."""
     rate, clients = number(config.get("sample_rate")), number(config.get("num_clients"))
     if rate is None or clients is None:
         return None
@@ -55,7 +55,7 @@ def expected_cohort(config: Mapping[str, Any]) -> float | None:
 
 
 def least_size(config: Mapping[str, Any]) -> float:
-    """The least cluster size B of a run that rebalances; 0 for others.
+    """The minimum cluster size B of a run that rebalances; 0 for others.
 
     Version 0.1 had a setting `rebalance`: with `none` or `shrinkage` nobody moved, whatever B was.
     """
@@ -85,7 +85,7 @@ def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of the settings that are not the same in all of `configs`, in order of appearance."""
+    """Names of the settings that differ among `configs`, in order of appearance."""
     names = dict.fromkeys(key for config in configs for key in config if key not in NOT_METHOD)
     return tuple(name for name in names if len({repr(config.get(name)) for config in configs}) > 1)
 
@@ -114,7 +114,7 @@ def number(value: object) -> float | None:
 
 
 def numbers(value: object) -> tuple[float, ...]:
-    """The numbers of a list, NaN for an entry that is none; () for anything but a list."""
+    """The numbers of a list, NaN for other entries; () for anything but a list."""
     if not isinstance(value, list):
         return ()
     return tuple(math.nan if number(entry) is None else float(entry) for entry in value)

@@ -1,8 +1,7 @@
-"""Advice before any data is touched: signal to noise per cluster, how to begin, and B (docs/choosing.md).
+"""Advice before any data is touched: signal to noise per cluster, initialisation, and B (docs/choosing.md).
 
-Noise, floor and cohort are those of the `PrivacyPlan` that a run with the same settings has. Sizes are expectations.
-
-Signal to noise of each cluster, from a privacy plan alone: what a run can learn, before any data is touched.
+Noise, floor and cohort are those of the `PrivacyPlan` of a run with the same settings. Sizes are expectations. Signal
+to noise follows from a privacy plan alone: it bounds what a run can learn.
 """
 
 import math
@@ -32,7 +31,7 @@ HOPELESS, WEAK = 0.2, 0.6  # signal to noise over the run; what runs below them 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What noise leaves of each cluster if every client's update is as long as the clip and all of them agree.
+    """The signal left under the noise if every client's update is as long as the clip and all of them agree.
 
     Both make it an upper bound: real updates point in different directions, and some are shorter. The clip itself
     cancels, because the noise is in units of it.
@@ -40,8 +39,8 @@ class Outlook:
 
     sizes: tuple[float, ...]  # (k,) expected clients of a cohort
     per_round: tuple[float, ...]  # (k,) norm of a cluster's sum over the norm of the noise on it, in one round
-    over_run: tuple[float, ...]  # (k,) the same for the mean over the rounds that the models handed out average
-    size_floor: float  # no sum is divided by less
+    over_run: tuple[float, ...]  # (k,) the same for the mean over the rounds that released models average
+    size_floor: float  # lower bound on denominators
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -80,9 +79,9 @@ TOO_NOISY, CLEAR = 0.5, 0.1  # noise of a column's mean, relative to half its ra
 
 
 def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
-    """A sentence where noise leaves a questionnaire next to nothing of what clients share; else nothing.
+    """A sentence where noise leaves a questionnaire almost nothing of what clients share; else an empty text.
 
-    By the noise of a column's mean, which follows from the plan alone.
+    Judged by the noise of a column's mean, which follows from the plan alone.
     """
     mechanism, clients = plan.mechanism, plan.sampler.expected_size
     moments = next(stage for stage, (name, _) in enumerate(STAGES) if name == "moments")
@@ -100,13 +99,14 @@ def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
     )
 
 
-_ROWS = (4, 8, 16, 32, 64)  # of a client, and what its own part gained there: research/benchmarks/when_pays.py
+# rows of a client, and the measured gain of its own effect: research/benchmarks/when_pays.py
+_ROWS = (4, 8, 16, 32, 64)
 _GAINED = {0.5: (0.2, 0.1, 0.3, 0.7, 1.4), 1.0: (0.1, 1.9, 3.2, 4.9, 6.0), 2.0: (3.4, 9.0, 11.9, 14.8, 17.6)}
 _GROUPS_PAY, _GROUPS_LOST = 0.066, 0.16  # noise on clients' means times the root of the columns: 8 points, none
 
 
 def what_pays(plan: PrivacyPlan, *, rows: int, columns: int) -> tuple[str, ...]:
-    """What rows per client, spread between clients and noise let a table's clients gain: measured on made tables."""
+    """Possible gains for a table's clients, by rows per client, spread and noise, as measured on made tables."""
     gains = [f"{np.interp(math.log2(rows), np.log2(_ROWS), gained):.1f}" for gained in _GAINED.values()]
     noise = (plan.noise_multiplier or 0.0) * math.sqrt(columns + 1) / plan.sampler.expected_size
     judged = "should show" if noise <= _GROUPS_PAY else "may be missed" if noise < _GROUPS_LOST else "stay hidden"
@@ -126,8 +126,8 @@ def outlook(
 ) -> Outlook:
     """The outlook of a plan; `shares` (k,) of the clients in each cluster are expectations (default: equal).
 
-    Clustered coordinates count, or the shared ones where a method has no others. Noise that is correlated over rounds
-    cancels in the models handed out: `over_run` counts what is left of it, where sizes are steady.
+    Clustered coordinates count, or the shared ones where a method has no others. Correlated noise cancels in released
+    models: `over_run` includes that for steady sizes.
     """
     mechanism = plan.mechanism
     k, d = mechanism.num_clusters, mechanism.coordinates
@@ -163,17 +163,18 @@ def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -
 
 
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
-_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/threat-model.md)
-_SIZE_MEMORY = 0.9  # of the running average of released sizes
+# B in public slots, relative to the smallest expected size, chosen on EMNIST (docs/threat-model.md)
+_SLOTS_SHARE = 0.96
+_SIZE_MEMORY = 0.9  # decay of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
 _PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How to begin, a recommended B, and what noise leaves of each cluster."""
+    """An initialisation, a recommended B, and the signal of each cluster."""
 
-    init: str  # how the models begin, as `init = auto` decides it: survey, or independent (with exploration)
+    init: str  # as `init = auto` decides: survey, or independent (with exploration)
     min_cluster_size: int
     outlook: Outlook  # without rebalancing
     reasons: tuple[str, ...]
@@ -196,13 +197,13 @@ def advise(
     `changes` are privacy settings by name (`epsilon=2, num_rounds=100`), as for `PrivacyPlan.build`; cohort, noise and
     floor are those of that plan. Reads public quantities only: it sees no client, so following it costs no privacy.
     `expected_ratio` are the sizes of the groups relative to each other (default: equal), an expectation and not a
-    count. The models handed out average the last `average_last` of the rounds.
+    count. Released models average the last `average_last` of the rounds.
 
-    The models begin as with `init = auto`: by a survey where noise leaves it enough to find a group of a quarter of the
-    clients, else with exploration. Beside a survey there is no B. With exploration B is an insurance: as large as coins
-    stay still while every group has the size expected of it; none where the signal is weak or released sizes too noisy.
-    In public slots, whose rounds are noisier, it is nearly the size of the smallest group. docs/choosing.md has
-    what following all of this gave.
+    The initialisation is that of `init = auto`: a survey where noise leaves enough signal to find a group of a quarter
+    of the clients, else exploration. With a survey there is no B. With exploration B is an insurance: as large as
+    possible while coins keep still if every group has its expected size; none where the signal is weak or released
+    sizes too noisy. In public slots, whose rounds are noisier, it is nearly the size of the smallest group.
+    docs/choosing.md has the measured effect of this advice.
     """
     settings = changed(settings or PrivacySettings(), changes)
     checks.non_negative(exploration=exploration)
@@ -231,7 +232,7 @@ def advise(
 
 
 def _small(plan: PrivacyPlan, shares: Array | None) -> tuple[str, ...]:
-    """A warning where the smallest of the groups may be missed."""
+    """A warning if the smallest group may be missed."""
     signal = math.inf if shares is None else usual_signal(plan, float(shares.min()))
     if signal >= CLEAR_SIGNAL:
         return ()
@@ -242,7 +243,7 @@ def _small(plan: PrivacyPlan, shares: Array | None) -> tuple[str, ...]:
 
 
 def _insurance(plan: PrivacyPlan, seen: Outlook, smallest: float, *, known: bool, explores: bool) -> tuple[int, str]:
-    """B with exploration, and why: below the smallest expected size by what released sizes vary."""
+    """B with exploration, and why: below the smallest expected size by a multiple of the released sizes' deviation."""
     per_size = plan.mechanism.describe().noise_per_part.get(SIZE_NOISE, math.inf)
     smoothing = math.sqrt((1 - _SIZE_MEMORY) / (1 + _SIZE_MEMORY))
     deviation = smoothing * math.hypot(per_size, math.sqrt(smallest))

@@ -1,6 +1,6 @@
-"""What a rehearsal's models are worth: their predictions beside a constant's and those of one model for all.
+"""A comparison of a rehearsal's models with a constant and with one model for all.
 
-Everything here is computed from raw rows, on which nobody trained: a diagnostic, not private.
+Everything here is computed from raw held-out rows: a diagnostic, not private.
 """
 
 import math
@@ -23,20 +23,20 @@ from rrcluster.types import Array, Models
 
 RUN, ONE, PERSONAL, CONSTANT = "this run", "one model for all", "one model, personalised", "constant"
 NEW = ", new clients"
-_LOSS = 0.01  # a client is hurt that loses more: a point of accuracy, or a hundredth of its RMSE
-_TELLS = 0.55  # AUC that is worth a word where accuracy is no better than a constant's
-_FLIPS = 100  # draws of what chance alone gives
+_LOSS = 0.01  # a client is hurt if it loses more: a point of accuracy, or a hundredth of its RMSE
+_TELLS = 0.55  # AUC that is mentioned where accuracy is no better than a constant's
+_FLIPS = 100  # draws for the effect of chance alone
 _ERRORS = 2.0  # standard errors over clients that make a difference clear
 _AT_ONCE = 256  # clients whose models are in memory together
 
-Vectors = Callable[[FederatedData, Array], Array]  # of some clients of a population: (n, d), each one's model
+Vectors = Callable[[FederatedData, Array], Array]  # for some clients of a population: (n, d), each one's model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicted:
-    """What is said of the test rows of some clients, row after row."""
+    """Predictions for the test rows of some clients, row after row."""
 
-    owners: Array  # (rows,) whose row it is: 0, 1, ... without gaps
+    owners: Array  # (rows,) the client of each row: 0, 1, ... without gaps
     targets: Array  # (rows,) classes, or numbers
     outputs: Array  # (rows, classes) probabilities, or (rows,) numbers
 
@@ -56,10 +56,10 @@ class Predicted:
 
 
 def figures(predicted: Predicted) -> dict[str, float | None]:
-    """Of classes accuracy, balanced accuracy, AUC and log loss; of numbers RMSE and R2.
+    """For classes accuracy, balanced accuracy, AUC and log loss; for numbers RMSE and R2.
 
-    `accuracy`, `rmse_clients` and the worst decile are over clients, each counted once; the others over rows. None
-    where a figure is not defined: AUC of one class, R2 of targets that are all alike.
+    `accuracy`, `rmse_clients` and the worst decile are means over clients; the others over rows. None where a figure is
+    undefined: AUC of one class, R2 of equal targets.
     """
     targets, outputs, errors = predicted.targets, predicted.outputs, predicted.errors
     each = np.sort(predicted.of_clients(errors))
@@ -100,10 +100,10 @@ def _auc(targets: Array, outputs: Array, classes: Array) -> float | None:
 
 
 def hurt(predicted: Predicted, reference: Predicted) -> tuple[float, float]:
-    """Share of clients that lose against the reference, and the share if both were equally good.
+    """Share of clients that lose against the reference, and the expected share if both were equally good.
 
-    That is the mean over draws in which every row's errors are exchanged with probability one half: with a handful of
-    rows, chance alone makes many clients lose.
+    The latter is the mean over draws that exchange every row's errors with probability one half: with a handful of
+    rows, many clients lose by chance alone.
     """
     mine, other = predicted.errors, reference.errors
 
@@ -119,7 +119,7 @@ def hurt(predicted: Predicted, reference: Predicted) -> tuple[float, float]:
 
 
 def gain(predicted: Predicted, reference: Predicted) -> tuple[float, bool]:
-    """Mean over clients of what they gain (points of accuracy, or percent less RMSE), and whether that is clear."""
+    """Mean gain over clients (points of accuracy, or percent less RMSE), and whether it is clear."""
     mine, other = (one.of_clients(one.errors) for one in (predicted, reference))
     classes = predicted.outputs.ndim == 2
     gains = mine - other if classes else other - mine
@@ -131,9 +131,9 @@ def gain(predicted: Predicted, reference: Predicted) -> tuple[float, bool]:
 def compared(
     experiment: Experiment, models: Models, memory: ClientMemory | None, *, own_effects: bool
 ) -> dict[str, Any]:
-    """Figures of a run's models and of its references, and a sentence; empty where rows to test on are none.
+    """Figures of a run's models and of its references, and a sentence; empty without test rows.
 
-    `own_effects`: whether clients end up with models of their own.
+    `own_effects`: whether clients end up with their own models.
     """
     data, method, task = experiment.data, experiment.method, experiment.model.task
     if task.loss is not None or task.metric is not None or data.target_shape:
@@ -218,7 +218,7 @@ def _count(predicted: Predicted) -> int:
 
 
 def _end_with(experiment: Experiment, models: Models, memory: ClientMemory | None) -> Vectors:
-    """The models that clients end up with by the run's method."""
+    """The final models of clients under the run's method."""
     method, side = experiment.method, experiment.hosts.host.side
 
     def vectors(data: FederatedData, ids: Array) -> Array:
@@ -233,7 +233,7 @@ def _end_with(experiment: Experiment, models: Models, memory: ClientMemory | Non
 
 
 def _references(experiment: Experiment, *, alone: bool) -> dict[str, Vectors]:
-    """One model for all at the same budget, and the same personalised; not again the run itself, if it has one."""
+    """One model for all at the same budget, and the same personalised; the run itself is not repeated."""
     asks = experiment.method.asks
     one, models = _one_model(experiment, personal=False)
     ways = {ONE: _end_with(one, models, None)}
@@ -253,7 +253,7 @@ def _references(experiment: Experiment, *, alone: bool) -> dict[str, Vectors]:
 
 
 def _one_model(experiment: Experiment, *, personal: bool) -> tuple[Experiment, Models]:
-    """The experiment with one model for all clients, and what it would hand out."""
+    """The experiment with one model for all clients, and its released models."""
     config, asks = experiment.config, experiment.method.asks
     method = replace(
         config.method,
@@ -276,12 +276,12 @@ def _one_model(experiment: Experiment, *, personal: bool) -> tuple[Experiment, M
             models = record.state.average
     finally:
         made.hosts.stop()
-    assert models is not None  # a plan has a round at least
+    assert models is not None  # a plan has at least one round
     return made, models
 
 
 def _predicted(experiment: Experiment, vectors: Vectors, data: FederatedData, ids: Array) -> Predicted | None:
-    """Predictions for the test rows of these clients; None where nobody has any."""
+    """Predictions for the test rows of these clients; None if nobody has any."""
     model, tested = experiment.model, ids[data.test_of[ids] >= 0]
     owners, targets, outputs = [], [], []
     for first in range(0, len(tested), _AT_ONCE):

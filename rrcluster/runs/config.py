@@ -1,6 +1,6 @@
-"""All settings of a run, made from flags or a flat mapping (settings.py says what there is), and back.
+"""All settings of a run, from flags or a flat mapping (declared in settings.py), and back.
 
-A value from a YAML file is checked against the type that its setting declares (`coerce`).
+A value from a YAML file is checked against its setting's declared type (`coerce`).
 """
 
 import contextlib
@@ -43,7 +43,7 @@ CONFIG = "config.yaml"  # in a run folder
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of one run (or of several that differ in the seed)."""
+    """All settings of one run, or of several that differ in the seed."""
 
     data: DataSettings = field(default_factory=DataSettings)
     columns: ColumnSettings = field(default_factory=ColumnSettings)
@@ -74,18 +74,19 @@ class RunConfig:
         }
         for name in (name for name, value in on_raw_data.items() if value):
             raise ConfigError(
-                f"{name} evaluates models on raw client data, which a secure run does not; leave it out, or rehearse "
-                "without secure. Clients may still personalise what is released: rr.personalise."
+                f"{name} evaluates models on raw client data, which a secure run does not allow; leave it "
+                "out, or rehearse without secure. Clients may still personalise released models: "
+                "rr.personalise."
             )
 
     @property
     def seed(self) -> int | None:
-        """The seed of everything random; None for a secure run, which has none (the default 0 is ignored)."""
+        """The seed of all randomness; None for a secure run (the default 0 is ignored)."""
         return None if self.privacy.secure else self.output.seed
 
     @property
     def label(self) -> str:
-        """The run's name: the one given, or one made from method and budget."""
+        """The run's name: the given one, or method and budget."""
         if self.output.name:
             return self.output.name
         method, privacy = self.method, self.privacy
@@ -96,14 +97,14 @@ class RunConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the run is written."""
+        """The run folder."""
         return self.output.out or Path("runs") / self.label
 
     def resolved(self) -> "RunConfig":
         """Resolve `model = auto` and the number of clients, so that config.yaml does not depend on future defaults.
 
-        The clients of a file are counted here, unless their number was declared. A method whose clients remember their
-        rounds gives way to its memoryless form where the mechanism does not cover memory.
+        The clients of a file are counted here, unless their number was declared. A method with client memory is
+        replaced by its memoryless form where the mechanism does not cover memory.
         """
         columns = self.columns
         if columns.encoding == "auto" and (self.data.from_file or self.data.table_columns):
@@ -113,7 +114,7 @@ class RunConfig:
 
     @property
     def algorithm(self) -> str:
-        """The method: what is named; else mixed-effects on a table of one's own, unless other settings need ifca."""
+        """The method: the named one; else mixed-effects on a user's table, unless other settings need ifca."""
         method, privacy, server = self.method, self.privacy, self.server
         if method.algorithm != "auto":
             return method.algorithm
@@ -154,7 +155,7 @@ class RunConfig:
         return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy, server=server)
 
     def _columns(self) -> ColumnSettings:
-        """The columns of a table, with those declared for its name, and the share of rows that is tested on.
+        """The columns of a table, with a named table's declarations, and the test share.
 
         A secure run tests nothing on raw data, so by default it trains on all rows.
         """
@@ -169,7 +170,7 @@ class RunConfig:
         return columns
 
     def _check_columns(self) -> None:
-        """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
+        """Refuse columns without a file, a file without columns, and undeclared public constants in a secure run."""
         data, columns = self.data, self.columns
         if data.table_columns:
             return
@@ -201,8 +202,10 @@ class RunConfig:
         return count_clients(Path(self.data.data), self.columns)
 
     def plan(self, num_clusters: int) -> "PrivacyPlan":
-        """The privacy plan of a method with so many clusters, for reports of one coordinate: cost and noise are those
-        of reports of any shape (`PrivacyPlan.with_coordinates`)."""
+        """The privacy plan of a method with so many clusters, for reports of one coordinate.
+
+        Cost and noise are those of reports of any shape (`PrivacyPlan.with_coordinates`).
+        """
         from rrcluster.privacy.plan import PrivacyPlan
         from rrcluster.types import Coordinates
 
@@ -242,13 +245,13 @@ class RunConfig:
 
 
 _MOST_ANSWERING = 20_000  # clients in a round of a questionnaire
-_ROUNDS, _ROUNDS_AGAIN = 40, 20  # of a questionnaire, and of one that goes on from another run's models
+_ROUNDS, _ROUNDS_AGAIN = 40, 20  # rounds of a questionnaire, and of one that starts from another run's models
 
 
 def for_questions(privacy: PrivacySettings, num_clients: int, *, num_rounds: int = _ROUNDS) -> PrivacySettings:
-    """The settings of a questionnaire: everybody takes part, of many clients a Poisson sample; messages have length 1.
+    """The settings of a questionnaire: everybody takes part (a Poisson sample of many clients); messages have length 1.
 
-    Settings that are not the defaults of other methods stay.
+    Settings changed from the defaults of other methods stay.
     """
     usual = PrivacySettings()
     if privacy.update_clip not in (usual.update_clip, 1.0):
@@ -258,7 +261,7 @@ def for_questions(privacy: PrivacySettings, num_clients: int, *, num_rounds: int
     privacy = replace(privacy, update_clip=1.0)
     sampled = num_clients > _MOST_ANSWERING
     if (privacy.participation, privacy.sample_rate) == (usual.participation, usual.sample_rate):
-        if sampled or privacy.mechanism == "none":  # which draws its cohorts by itself
+        if sampled or privacy.mechanism == "none":  # which draws cohorts by itself
             privacy = replace(privacy, sample_rate=min(1.0, _MOST_ANSWERING / num_clients))
         else:
             privacy = replace(privacy, participation="everybody")
@@ -282,7 +285,7 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
     return config.resolved() if resolved else config
 
 
-_ALSO_CALLED = {  # what people write -> the setting
+_ALSO_CALLED = {  # common spelling -> setting
     "k": "num_clusters",
     "clusters": "num_clusters",
     "n_clusters": "num_clusters",
@@ -313,7 +316,7 @@ def closest(name: str) -> str:
 
 
 def takes_list(name: str) -> bool:
-    """Whether one value of the setting is a list (or mapping) already."""
+    """Whether one value of the setting is already a list (or mapping)."""
     hint = get_type_hints(SECTIONS[FIELDS[name]], include_extras=False)[name]
     return get_origin(hint) is tuple
 
@@ -344,7 +347,7 @@ def _as(hint: Any, value: Any) -> Any:
     if hint is Path:
         return Path(_checked(value, isinstance(value, (str, Path))))
     if hint is str and isinstance(value, Path):
-        return str(value) if value.suffix or len(value.parts) > 1 else f"./{value}"  # a dataset has a plain name
+        return str(value) if value.suffix or len(value.parts) > 1 else f"./{value}"  # datasets have a plain name
     if hint is float:
         return float(_checked(_number(value), isinstance(_number(value), (int, float)) and not isinstance(value, bool)))
     if hint is int:
@@ -361,7 +364,7 @@ def _as_one_of(options: list[Any], value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-4 (no dot) as a string; take it for the number it is."""
+    """YAML reads 1e-4 (no dot) as a string; convert it to a number."""
     return float(value) if isinstance(value, str) else value
 
 
@@ -372,10 +375,10 @@ def _checked(value: Any, fits: bool) -> Any:
 
 
 def _shortened(value: Any) -> str:
-    """The value as it would be typed, cut to a length that fits in an error message."""
+    """The value as typed, truncated for an error message."""
     try:
         return reprlib.repr(value)
-    except ValueError:  # a whole number of too many digits
+    except ValueError:  # an integer of too many digits
         return "a very large number"
 
 
@@ -398,10 +401,10 @@ def read_settings(run: Path) -> dict[str, Any]:
 
 
 def refuse_a_second_run(path: Path) -> None:
-    """Refuse a folder that holds a run already."""
+    """Refuse a folder that already contains a run."""
     try:
         if path.is_file():
-            raise RunFolderError(f"{path} is a file, and a run needs a folder; choose another folder with --out.")
+            raise RunFolderError(f"{path} is a file, but a run needs a folder; choose one with --out.")
         if not (path / CONFIG).exists():
             return
     except OSError:  # creating the folder reports it
@@ -414,9 +417,9 @@ def refuse_a_second_run(path: Path) -> None:
 
 
 def new_folder(config: RunConfig) -> Path:
-    """The folder of a new run: the one asked for, or the first free one of runs/<label>, runs/<label>-2, ...
+    """The folder of a new run: the requested one, or the first free one of runs/<label>, runs/<label>-2, ...
 
-    A default folder is made here, so that two runs that start at the same moment get different ones.
+    A default folder is created here, so that two simultaneous runs get different ones.
     """
     if _named(config):
         return config.folder
@@ -434,9 +437,9 @@ def new_folder(config: RunConfig) -> Path:
 
 
 def seeds_folder(config: RunConfig) -> Path:
-    """Where the runs of several seeds go: as asked for, or the first default that no other settings have taken.
+    """The folder for the runs of several seeds: the requested one, or the first default without other settings.
 
-    The same command therefore finds the runs that it began.
+    The same command thus finds its earlier runs.
     """
     if _named(config):
         refuse_a_second_run(config.folder)

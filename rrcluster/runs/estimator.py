@@ -1,4 +1,4 @@
-"""Estimators with the habits of scikit-learn: `fit(X, y, groups=clients)`, `predict(X, groups=clients)`."""
+"""Estimators with scikit-learn's interface: `fit(X, y, groups=clients)`, `predict(X, groups=clients)`."""
 
 import tempfile
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _FILES = ("models.safetensors", "summary.json")
 
 
 class _Estimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share."""
+    """The common part of both estimators."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _trained(self, X: Any, y: Any, groups: Any, about: Mapping[str, Any]) -> Any:
-        """Train on columns of cells; every row is a client of its own where `groups` names none."""
+        """Train on columns of cells; without `groups` every row is a separate client."""
         table = _columns(self, X) | {_TARGET: y}
         table[_CLIENT] = np.arange(len(y)) if groups is None else _listed(groups)
         check_consistent_length(table[_TARGET], table[_CLIENT])
@@ -83,12 +83,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 class RRClusterClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """Classes of rows, trained with client-level differential privacy and personalised to clients.
+    """Classifies rows; trained with client-level differential privacy and personalised to clients.
 
-    `groups` names the client of each row; without it every row is a client of its own. `settings` are those of
-    `rrcluster.run`; the classes are those of y, which no guarantee covers unless they are public. A row that the
-    estimator was fitted to has no part in its own prediction (`TrainedModels.predict`). `epsilon_` is what training
-    cost; `folder` keeps the run with its statement.
+    `groups` names the client of each row; without it every row is a separate client. `settings` are those of
+    `rrcluster.run`; the classes are those of y, which no guarantee covers unless they are public. A training row has no
+    part in its own prediction (`TrainedModels.predict`). `epsilon_` is the cost of training; `folder` keeps the run
+    with its statement.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -123,7 +123,7 @@ class RRClusterClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
 
 class RRClusterRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """Numbers for rows; all else as `RRClusterClassifier`."""
+    """Predicts numbers for rows; otherwise like `RRClusterClassifier`."""
 
     def __sklearn_tags__(self) -> Any:
         tags = _Estimator.__sklearn_tags__(self)
@@ -155,7 +155,7 @@ def _columns(estimator: Any, X: Any, *, reset: bool = True) -> dict[str, Any]:
 
 
 def _listed(cells: Any) -> Any:
-    """A column; of objects as text, each cell by itself."""
+    """A column as a list; object columns as text, cell by cell."""
     values = np.asarray(cells)
     if values.dtype != object:
         return values

@@ -58,36 +58,39 @@ from rrcluster.types import Models
 
 @dataclass(frozen=True)
 class Start:
-    """The first models of a run, and the releases they are made of."""
+    """The first models of a run, and the releases behind them."""
 
-    run: str  # as the setting names it
+    run: str  # as in the setting
     models: Models
-    parts: tuple[Part, ...]  # events of the run, and of those that it started from itself
+    parts: tuple[Part, ...]  # events of the run, and of the runs it started from
     summary: Mapping[str, Any] = field(default_factory=dict)  # of the run: released values
-    size_noise: float = 0.0  # std of each size that it released
+    size_noise: float = 0.0  # std of each released size
 
     def epsilon_with(self, plan: PrivacyPlan) -> float | None:
-        """What the start's releases and those of `plan` cost together, for a client that took part in all of them."""
+        """The total cost of the start's releases and those of `plan`, for a client that took part in all of them."""
         rows = account_together((*self.parts, (plan.event, plan.num_participations)), delta=plan.delta)
         return min((row.epsilon for row in rows if row.epsilon is not None), default=None)
 
     def describe(self, plan: PrivacyPlan) -> dict[str, Any]:
-        """What the privacy statement says of it."""
+        """The entry of the privacy statement."""
         if not plan.private:
             return {}
         total = self.epsilon_with(plan)
         cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"
         return {
             "run": self.run,
-            "what": f"The first models are those that another run released. For a client that took part in both, the "
-            f"releases of both count: {cost} together. The epsilon stated above is that of this run's releases alone.",
+            "what": (
+                "The first models were released by another run. For a client that took part in both, the "
+                f"releases of both count: {cost} together. The epsilon stated above is that of this run's "
+                "releases alone."
+            ),
             "epsilon_together": total,
             "earlier": [{"event": describe(event), "num_releases": count} for event, count in self.parts],
         }
 
 
 def load_start(run: str, *, method: Method, network: Model, num_clusters: int, plan: PrivacyPlan) -> Start:
-    """The models of `run`, if they fit and are released in a way that this run's statement can build on."""
+    """The models of `run`, if they fit and this run's statement can include their cost."""
     trained = load(run, model=network)
     if trained.method.name != method.name or (trained.num_clusters != num_clusters and not method.asks):
         raise ConfigError(
@@ -122,7 +125,7 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
 
 
 def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
-    """The plan's statement, and what it costs together with the run whose models it starts from."""
+    """The plan's statement, with the total cost including the run whose models it starts from."""
     stated = statement(plan)
     if start is None:
         return stated
@@ -137,28 +140,28 @@ def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
 
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
-_WORK_TO_REPAY = 2e10  # samples of all rounds times parameters, from which other processes repay starting them
+_WORK_TO_REPAY = 2e10  # samples of all rounds times parameters above which other processes repay their start
 COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
-POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
+POPULATION_SEED = 0  # public: deals a dataset out to simulated clients if the run itself has no seed
 
 
 class Deployed(Protocol):
-    """What runs the rounds of an experiment whose clients are real ones, elsewhere (rrcluster/federation/)."""
+    """Runs the rounds of an experiment whose real clients are elsewhere (rrcluster/federation/)."""
 
     def rounds(self, experiment: "Experiment", *, checkpoint: Checkpoint, ledger: Ledger) -> Iterator[RoundRecord]:
         """As `simulate`: a record after each round."""
 
     def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
-        """The plan's privacy statement, with what is known of who sees what."""
+        """The privacy statement, extended by what each party of the deployment sees."""
 
     @property
     def digest(self) -> str:
-        """Of everything that its members agreed to."""
+        """The digest of the members' agreement."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that one run needs, made from one config."""
+    """The parts of one run, made from one config."""
 
     config: RunConfig
     data: FederatedData
@@ -170,13 +173,13 @@ class Experiment:
     local: LocalSettings
     server: ServerSettings
     faults: Faults
-    start: Start | None = None  # the first models, where they are another run's
+    start: Start | None = None  # first models from another run, if any
     deployed: Deployed | None = None  # real clients; `data` then has no samples
-    executor: Executor | None = field(default=None, compare=False)  # whose workers compute the clients
+    executor: Executor | None = field(default=None, compare=False)  # its workers compute the clients
 
     @cached_property
     def hosts(self) -> Hosts:
-        """Who computes its clients."""
+        """The hosts that compute its clients."""
         side = ClientSide(self.method, self.split, self.engine, self.local, self.plan.mechanism)
         host = Host(self.data, side, self.faults, discreet=self.plan.secure)
         load = None
@@ -186,7 +189,7 @@ class Experiment:
         return Hosts(host, processes=processes_for(self), executor=self.executor, load=load)
 
     def rounds(self, *, checkpoint: Checkpoint | None = None, ledger: Ledger | None = None) -> Iterator[RoundRecord]:
-        """Simulate it, from the start or from where it was stopped."""
+        """Simulate it, from the start or from a checkpoint."""
         checkpoint = checkpoint or Checkpoint()
         if checkpoint.state is None:
             checkpoint = replace(checkpoint, state=self.first_state)
@@ -210,7 +213,7 @@ class Experiment:
 
     @property
     def first_state(self) -> ServerState | None:
-        """The state before the first round where the first models are another run's."""
+        """The state before the first round, if the first models come from another run."""
         if self.start is None:
             return None
         form, state = self.method.form(self.model), ServerState.going_on(self.start.models)
@@ -220,16 +223,16 @@ class Experiment:
 
     @property
     def split(self) -> Split:
-        """Which coordinates are shared, clustered, personal."""
+        """The split of coordinates into shared, clustered, personal."""
         return self.method.split(self.model)
 
     @property
     def owns_data(self) -> bool:
-        """Whether the data is the user's own, not a dataset of the catalogue."""
+        """Whether the data is the user's own rather than a catalogue dataset."""
         return self.deployed is None and self.config.data.data not in SOURCES
 
     def statement(self) -> dict[str, Any]:
-        """What a reviewer needs to check the guarantee, as plain data."""
+        """Everything a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
         if (form := self.method.form(self.model)) is not None:
@@ -246,18 +249,18 @@ class Experiment:
 
 
 def build_experiment(**settings: Any) -> Experiment:
-    """The experiment of settings by name; `data`, `model` and `algorithm` may be objects of your own.
+    """The experiment of settings by name; `data`, `model` and `algorithm` may be your own objects.
 
-    Data may be a `FederatedData`, or a table with `client`, `target` and the other settings of columns
-    (`rrcluster.from_frame`). The number of clients follows from data of your own.
+    Data may be a `FederatedData`, or a table with `client`, `target` and other column settings
+    (`rrcluster.from_frame`). The number of clients follows from your own data.
     """
     return make_experiment(from_flat(named_settings(settings), source="settings"))
 
 
 def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which objects are replaced by names, under which they are registered for this process.
+    """Settings with objects replaced by names, under which they are registered for this process.
 
-    So the run folder can say what ran. To resume the run in another process, give the same objects there.
+    The run folder can then name them. To resume the run in another process, give the same objects there.
     """
     named = _named_data(dict(settings))
     model, method = named.get("model"), named.get("algorithm")
@@ -279,7 +282,7 @@ def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings with the name of data that was given as an object, and its number of clients."""
+    """The settings with the name of a data object, and its number of clients."""
     data = settings.get("data")
     if is_frame(data):
         columns = {name: settings.pop(name) for name in COLUMNS if name in settings}
@@ -304,7 +307,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reads_cells(settings: Mapping[str, Any]) -> bool:
-    """Whether the method that these settings name, or mean by naming none, reads a table's cells as they are."""
+    """Whether the method of these settings, named or default, reads a table's raw cells."""
     method, network = settings.get("algorithm", "auto"), settings.get("model", "auto")
     if isinstance(method, Method) or not isinstance(network, str):
         return isinstance(method, Method) and method.asks
@@ -319,8 +322,8 @@ def make_experiment(
 ) -> Experiment:
     """Load data, make the model, calibrate the noise. All checks happen here, before anything is written.
 
-    `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
-    instead of what the config says.
+    `data`: already loaded by an experiment with the same data settings and seed. `engine`: runs the clients instead of
+    the config's engine.
     """
     config = config.resolved()
     chosen, mechanism = config.method, config.privacy.mechanism
@@ -334,15 +337,14 @@ def make_experiment(
     plan.sampler.check_population(data.num_clients)
     if plan.secure and method.for_population is not Method.for_population:
         raise PrivacyError(
-            f"algorithm = {chosen.algorithm} reads the true groups, which one client's group changes for everybody, so "
-            "that epsilon does not cover it; it is a reference point for rehearsals (leave --secure out), or choose "
-            "another method."
+            f"algorithm = {chosen.algorithm} uses the true groups, which epsilon does not cover; it is a "
+            "reference for rehearsals: leave --secure out, or choose another method."
         )
     method = method.for_population(method, data)
     if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
         raise ConfigError(
-            f"algorithm = {chosen.algorithm} reads columns that are numbers, and encoding = cells gives values and "
-            "codes of cells; set --features declared (encoding=), or choose a method that reads cells."
+            f"algorithm = {chosen.algorithm} needs numeric columns, but encoding = cells gives values and "
+            "codes; set --features declared (encoding=), or choose a method that reads cells."
         )
     ids = data.input_dtype == IDS
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
@@ -353,7 +355,7 @@ def make_experiment(
     model = _with_questions(model, method, data, config, plan, start)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
-        model = replace(model, accelerated="")  # its own code computes plain SGD alone
+        model = replace(model, accelerated="")  # its own code computes only plain SGD
     plan = plan.with_coordinates(method.coordinates(model))
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
@@ -377,7 +379,7 @@ def make_experiment(
 def _with_questions(
     model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan, start: Start | None
 ) -> Model:
-    """The model, with what clients are asked in a run of this config where they answer questions."""
+    """The model with the questions of a run of this config, if clients answer questions."""
     if not method.asks:
         return model
     if plan.mechanism.slots.count > 1:
@@ -400,9 +402,9 @@ _OBJECTS = ("data", "model", "algorithm")
 def with_objects(
     path: Path, objects: Mapping[str, Any], make: Callable[[RunConfig], Experiment] = make_experiment
 ) -> Callable[[RunConfig], Experiment]:
-    """What makes the experiment of the run in `path`, given its objects; others, and other settings, are refused.
+    """The constructor for the run in `path`, given its objects; different objects and settings are refused.
 
-    A file of data may have moved; that its content is the same is checked where the run is resumed.
+    A data file may have moved; its content is compared when the run is resumed.
     """
     named = named_settings(objects)
     for name in named.keys() - {*_OBJECTS, "num_clients"}:
@@ -421,9 +423,9 @@ def with_objects(
 
 
 def processes_for(experiment: Experiment) -> int:
-    """How many processes compute the clients: as asked for, or one per core where a run is long enough to repay them.
+    """The number of processes for clients: as requested, or one per core where a run is long enough to repay them.
 
-    By settings alone; no bit of a result depends on it.
+    Depends on settings alone; no bit of a result depends on it.
     """
     config, plan = experiment.config, experiment.plan
     if experiment.engine.device.type != "cpu" or experiment.deployed is not None:
@@ -431,7 +433,7 @@ def processes_for(experiment: Experiment) -> int:
     if config.output.processes is not None:
         return config.output.processes
     clients = plan.sampler.expected_size
-    if clients <= experiment.engine.part:  # one part
+    if clients <= experiment.engine.part:  # a single part
         return 1
     samples = clients * (config.data.samples_per_client or config.data.max_samples or _USUAL_SAMPLES)
     work = samples * config.local.local_epochs * experiment.model.num_parameters * plan.num_rounds
@@ -462,7 +464,7 @@ def load_population(config: RunConfig) -> FederatedData:
 
 
 def same_population(config: RunConfig, key: str, digest: str) -> FederatedData:
-    """The clients of a config where somebody else has loaded them too; DataError where they are not the same."""
+    """The clients of a config that another process has loaded too; DataError if they differ."""
     data = load_population(config)
     if keyed_digest(data, key) != digest:
         raise DataError(f"{data.name} is not the same on a worker as where the run was started; give both one copy.")
@@ -470,7 +472,7 @@ def same_population(config: RunConfig, key: str, digest: str) -> FederatedData:
 
 
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
-    """Clients that are ready-made, with at most as many samples as the settings say."""
+    """A ready-made population, with at most as many samples as the settings allow."""
     check_declared(data, secure=config.privacy.secure)
     check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     data = data if config.data.max_samples is None else at_most(data, config.data.max_samples)
@@ -478,16 +480,16 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
 
 
 def check_declared(data: FederatedData, *, secure: bool) -> None:
-    """Warn of constants taken from the data and of values that no rule names; in a secure run refuse the former alone.
+    """Warn of constants taken from the data and of values outside the rules; in a secure run refuse the former.
 
-    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
+    In a rehearsal a table's types need no warning: they only change if they were inferred from all rows.
     """
     if secure:
         refuse_undeclared(data)
         return
     for name, share in data.outside_rules.items():
         dates = data.encoder is not None and name in data.encoder.date_parts
-        what = "no ISO date, which counts as missing" if dates else "a value outside its categories, read as (other)"
+        what = "no ISO date, treated as missing" if dates else "a value outside its categories, read as (other)"
         if share:
             warnings.warn(f"column {name!r}: {share:.2%} of rows have {what}.", NotDeclared, stacklevel=3)
     for name, text in undeclared(data).items():
@@ -509,7 +511,7 @@ def engine_for(config: RunConfig, model: Model) -> Engine:
 
 
 def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, model: Model) -> None:
-    """Refuse private evaluation without an accuracy or a released model to judge, and rows held out in vain."""
+    """Refuse private evaluation without an accuracy or a released model, and held-out rows that are never used."""
     if not config.privacy.private_evaluation:
         if config.privacy.secure and data.encoder is not None and data.held_out:
             raise ConfigError(
@@ -519,13 +521,13 @@ def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, mod
         return
     if not data.num_classes and model.task.metric is None:
         raise ConfigError(
-            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to "
-            "0, or give a metric whose values lie in 0 to 1 (what lies outside is clipped)."
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; "
+            "set it to 0, or give a metric with values in 0 to 1 (others are clipped)."
         )
     if method.personal:
         raise ConfigError(
-            f"private_evaluation judges released models, and algorithm = {method.name} gives every client one of "
-            "its own; set it to 0."
+            f"private_evaluation judges released models, but algorithm = {method.name} gives every client its "
+            "own model; set it to 0."
         )
 
 

@@ -1,12 +1,12 @@
-"""What a release depends on besides the round: settings, versions, machine and data. No run is resumed on others.
+"""Everything a release depends on besides the round: settings, versions, machine and data. Runs resume on no others.
 
-Settings, versions and machine are written with every charge. A seeded round that is run again must make the identical
-release: the noise is the same, so two different releases would differ by raw values alone. The ledger compares these
-fingerprints before it lets a charged round be repeated.
+Settings, versions and machine are recorded with every charge. A repeated seeded round must make the identical release:
+the noise is the same, so two different releases would differ by raw values alone. The ledger compares these
+fingerprints before a charged round is repeated.
 
-A seeded round that is repeated on other data adds the same noise to other sums and reveals their difference; a secure
-run would state one guarantee for two populations. A plain digest would confirm a guess about the data, so that of a
-user's own data is keyed by a secret of the run; both are in the private `checkpoint/`.
+A seeded round repeated on other data adds the same noise to other sums and reveals their difference; a secure run would
+state one guarantee for two populations. A plain digest would confirm a guess about the data, so that of a user's own
+data is keyed by a secret of the run; both are in the private `checkpoint/`.
 """
 
 import hashlib
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 def fingerprint(config: RunConfig, engine: Engine) -> dict[str, Any]:
-    """Settings as one digest, and everything else by name, so that an error can say what changed."""
+    """Settings as one digest, and everything else by name, so that an error can name the change."""
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
-    if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (`keyed_digest`)
+    if config.data.from_file:  # files may move: their content is compared by a keyed digest
         del settings["data"]
     return {
         "config": plain_digest(settings),
@@ -52,7 +52,7 @@ def fingerprint(config: RunConfig, engine: Engine) -> dict[str, Any]:
         "device": device,
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "cpu": _cpu(),
-        "mkl_cbwr": os.environ.get("MKL_CBWR"),  # which code path MKL takes, and with it how sums are rounded
+        "mkl_cbwr": os.environ.get("MKL_CBWR"),  # MKL's code path, and with it the rounding of sums
         "engine": engine.described,
     }
 
@@ -85,7 +85,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
 
 
 def own_code(experiment: "Experiment") -> list[str]:
-    """What a run calls for several clients and rrcluster does not ship."""
+    """User code that a run calls for several clients."""
     config, data, model = experiment.config, experiment.data, experiment.model
     method, mechanism = config.method.algorithm, config.privacy.mechanism
     own = {
@@ -105,7 +105,7 @@ def describe_selection(experiments: Sequence["Experiment"], selection: Selection
 
 
 def _cpu() -> str:
-    """The kind of processor: libraries choose their kernels by it."""
+    """The kind of processor, by which libraries choose their kernels."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -115,7 +115,7 @@ def _cpu() -> str:
 
 
 def plain_digest(value: Any) -> str:
-    """Of values that JSON can write."""
+    """Digest of a value that JSON can represent."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -124,7 +124,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def this_code() -> dict[str, str | None]:
-    """The installed code: its version, the commit of the checkout that it lies in, if any, and a digest of its text."""
+    """The installed code: its version, the commit of its checkout, if any, and a digest of its text."""
     log, digest = _PACKAGE.parent / ".git", hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -137,7 +137,7 @@ def this_code() -> dict[str, str | None]:
 
 
 def remember_audit(result: str) -> None:
-    """Write down what an audit of this code found, for the folders of secure runs on this machine."""
+    """Record the last audit of this code, for the folders of secure runs on this machine."""
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / _AUDIT, to_json(this_code() | {"result": result}))
@@ -158,14 +158,14 @@ _MOST_CLIENTS = 1000  # of a population that is read from disk client by client
 
 
 def remember(folder: Path, data: FederatedData) -> None:
-    """Write a new key and the digest under it into the run's private folder."""
+    """Write a new key and the data's digest under it into the run's private folder."""
     path, key = folder / "checkpoint" / KEY_FILE, secrets.token_hex(32)
     with explain_write(path):
         replace_file(path, to_json({"key": key, "digest": keyed_digest(data, key)}), mode=0o600)
 
 
 def check_same(folder: Path, data: FederatedData) -> None:
-    """Refuse data other than the run was started with."""
+    """Refuse data other than that of the run's start."""
     path = folder / "checkpoint" / KEY_FILE
     noted = read_mapping(path) if path.exists() else {}
     key, digest = noted.get("key"), noted.get("digest")
@@ -179,9 +179,9 @@ def check_same(folder: Path, data: FederatedData) -> None:
 
 
 def keyed_digest(data: FederatedData, key: str) -> str:
-    """HMAC-SHA256 of everything that a run reads: shapes, names (by which slots go), sizes, samples and test sets.
+    """HMAC-SHA256 of everything a run reads: shapes, names (which determine slots), sizes, samples and test sets.
 
-    Of a population that is not held in memory, of the samples of 1,000 clients at equal distances.
+    For a population that is not in memory, of the samples of 1,000 clients at equal distances.
     """
     digest = hmac.new(key.encode(), digestmod="sha256")
     shapes = (data.input_shape, data.target_shape, str(data.input_dtype), data.layout)
@@ -201,7 +201,7 @@ def keyed_digest(data: FederatedData, key: str) -> str:
 
 
 def _samples(data: FederatedData, client: int) -> tuple[Any, ...]:
-    """The samples of a client; none where they cannot be used, which no error may say of a secure run."""
+    """The samples of a client; None where unusable, which no error of a secure run may reveal."""
     try:
         return data.store.client(client)
     except DataError:

@@ -77,7 +77,7 @@ EVALUATION, EVALUATION_OF_START = "private_evaluation", "evaluation_of_start"  #
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's files. Whoever writes them holds the lock."""
+    """One run's files. Only the holder of the lock writes them."""
 
     path: Path
     lock: FolderLock | None = None
@@ -86,9 +86,9 @@ class RunFolder:
     def create(
         cls, path: Path, config: RunConfig, statement: dict[str, Any], *, own_data: FederatedData | None = None
     ) -> "RunFolder":
-        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one.
+        """Create a run folder. Refuses one that contains a run, or in which another process is creating one.
 
-        `own_data` is data of the user's own, to be the same when the run is resumed.
+        `own_data` is the user's own data, which must be the same when the run is resumed.
         """
         refuse_a_second_run(path)
         with explain_write(path):
@@ -111,7 +111,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
-        """An existing run folder and its config; locks it and removes what a killed process left half-written."""
+        """Open a run folder with its config; locks it and removes partial files of a killed process."""
         settings = read_settings(path)
         _refuse_unknown_objects(path, settings)
         config = from_flat(settings, source=str(path / CONFIG))
@@ -121,7 +121,7 @@ class RunFolder:
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
-        """Refuse to continue a run whose files disagree on its cost, or state another plan than the one at hand."""
+        """Refuse to continue a run whose files disagree on its cost, or state a different plan."""
         folder_cost(self.path)
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
@@ -145,9 +145,9 @@ class RunFolder:
         return (self.path / "models.safetensors").exists()
 
     def add_round(self, record: RoundRecord | FinishedRound, *, of_start: bool = False) -> None:
-        """Append a round's released values; not how long it took, which tells how many clients were in it.
+        """Append a round's released values; not its duration, which reveals the number of clients.
 
-        `of_start`: what it evaluated are the models that the run started from.
+        `of_start`: the evaluation is of the run's initial models.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
         """
@@ -165,7 +165,7 @@ class RunFolder:
     def private_evaluations(self, name: str = EVALUATION) -> list[NoisyEvaluation]:
         """The evaluations released so far, round by round; a line torn by a full disk does not count.
 
-        By `name` those of the models that the run trains, or started from.
+        `name` selects those of the run's trained or initial models.
         """
         lines = _read_rounds(self.path / "rounds.jsonl")
         return [read_evaluation(line[name]) for line in lines if line.get(name)]
@@ -179,10 +179,10 @@ class RunFolder:
         measures: RoundMeasures | None = None,
         comparison: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
+        """Append values computed from raw client data, replacing those of an earlier attempt at this round.
 
-        The time so far and the clients that failed so far are here too: both follow the secret sizes of the cohorts.
-        Without `measures` the round was made by an earlier process, whose line stays.
+        The time so far and the failed clients are here too: both depend on the secret sizes of the cohorts. Without
+        `measures` the round was made by an earlier process, whose line stays.
         """
         path = self.path / "diagnostics.jsonl"
         if measures is None and any(line["round"] == round_index for line in _read_rounds(path)):
@@ -207,11 +207,11 @@ class RunFolder:
         self._save_private("state.safetensors", tensors | learnt | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
-        """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
+        """Save a round that is about to be charged and released, so that it can be repeated exactly."""
         self._save_private("drawn.safetensors", drawn.tensors())
 
     def load_noise(self) -> StoredNoise:
-        """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
+        """The noise from which a plan with slots resumes: the checkpoint's, and the last drawn round."""
         try:
             tensors, drawn = self._read_private("state.safetensors"), self._read_private("drawn.safetensors")
             made = None if drawn is None else DrawnRound.from_tensors(drawn)
@@ -225,7 +225,7 @@ class RunFolder:
     def _save_private(self, name: str, tensors: dict[str, Any]) -> None:
         target = self.path / "checkpoint" / name
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
-        with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
+        with explain_write(target):  # `write_file` might recreate checkpoint/ with open permissions
             replace_file(target, _in_order(save(whole, metadata={"sha256": _digest(whole)})), mode=0o600)
 
     def _read_private(self, name: str) -> dict[str, Any] | None:
@@ -233,16 +233,16 @@ class RunFolder:
         return _read_tensors(path) if path.exists() else None
 
     def load_state(self, *, last_charged: int = -1) -> tuple[ServerState, ClientMemory] | None:
-        """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again.
+        """The checkpointed state and memory, None if there are none; later rounds are dropped, to be run again.
 
-        `last_charged`, of a run that checkpoints after every round and cannot repeat one, is its last charged round: an
-        earlier checkpoint than that of the round before is refused.
+        `last_charged`, of a run that checkpoints after every round and cannot repeat one, is its last charged round: a
+        checkpoint older than the round before is refused.
         """
         path = self.path / "checkpoint" / "state.safetensors"
         try:
             tensors = self._read_private("state.safetensors")
             saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
-        except Exception as error:  # a damaged file fails in many ways inside the reader
+        except Exception as error:  # a damaged file can raise any error inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
         done = 0 if saved is None else saved[0].round_index
         if last_charged > done:
@@ -255,7 +255,7 @@ class RunFolder:
         return saved
 
     def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
-        """The models handed out, with what is needed to use them again; the run has finished when this returns."""
+        """Save the released models, with everything needed to use them again; the run is finished when this returns."""
         for name, content in cluster_files.items():
             write_file(self.path / name, _in_order(content))
         tensors = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
@@ -263,7 +263,7 @@ class RunFolder:
         write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
 
     def drop_drawn(self) -> None:
-        """Remove the round that was written down before its release."""
+        """Remove the round that was saved before its release."""
         (self.path / "checkpoint" / "drawn.safetensors").unlink(missing_ok=True)
 
     def drop_checkpoint(self) -> None:
@@ -290,7 +290,7 @@ def _keep_rounds_before(path: Path, round_index: int) -> None:
 
 
 def _read_tensors(path: Path) -> dict[str, Any]:
-    """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
+    """The tensors of a checkpoint, exactly as written: one flipped bit is an error."""
     tensors, metadata = read_tensors(path)
     if metadata.get("sha256") != _digest(tensors):
         raise ValueError("the digest differs")
@@ -298,10 +298,10 @@ def _read_tensors(path: Path) -> dict[str, Any]:
 
 
 def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its header sorted: the library writes metadata in another order every time."""
+    """A safetensors file with its header sorted: the library writes metadata in varying order."""
     length = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # the values after it stay aligned
+    header += b" " * (-len(header) % 8)  # the following values stay aligned
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
@@ -314,7 +314,7 @@ def _digest(tensors: dict[str, Any]) -> str:
 
 
 def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
-    """Refuse a run whose data, model or method was an object of the program that started it; say how to continue."""
+    """Refuse a run whose data, model or method was an object of its program; say how to continue."""
     for name, known in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
         value = settings.get(name)
         if isinstance(value, str) and value not in known and not (name == "data" and names_file(value)):

@@ -1,8 +1,8 @@
-"""What the groups of a run are, told from its released models and sizes and from public facts about columns alone.
+"""A description of a run's groups, from its released models and sizes and from public facts about columns.
 
-So it is as private as the models, and a secure run has it too. Effects are changes of what a model says as one column
-moves and the others stay typical: a number from one end of its declared range to the other, a category from the
-average row to rows of it, a column with a learnt scale from one standard deviation below its mean to one above.
+It is therefore as private as the models, and secure runs have it too. Effects are changes of a model's prediction as
+one column moves and the others stay typical: a number across its declared range, a category against the average row, a
+learnt scale from one standard deviation below its mean to one above.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from rrcluster.server.state import ServerState
 from rrcluster.settings import ColumnSettings
 from rrcluster.types import Array
 
-_EFFECTS = 12  # that are told
-_MADE_UP = 2000  # rows that models are compared by
+_EFFECTS = 12  # effects listed
+_MADE_UP = 2000  # rows on which models are compared
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Columns:
-    """Rows that models are asked about, as p numbers each."""
+    """Rows for comparing models, as p numbers each."""
 
     names: tuple[str, ...]  # (c,)
     typical: Array  # (p,)
@@ -75,7 +75,7 @@ def _outputs(data: FederatedData, count: int) -> list[str]:
 
 
 def _agreement(said: Array) -> Array:
-    """(k, k) share of rows of which two models say the same class; of numbers the correlation."""
+    """(k, k) share of rows on which two models predict the same class; for numbers the correlation."""
     if said.shape[2] == 1:
         with np.errstate(invalid="ignore"):
             alike = np.corrcoef(said[..., 0]).reshape(len(said), len(said))
@@ -97,7 +97,7 @@ def _columns(experiment: Experiment, state: ServerState) -> _Columns | None:
         names, typical, low, high, rows = _declared(data.encoder)
         answers = [cast(Any, module) for module in modules]
         if len(names) != data.input_shape[0]:
-            return None  # lists of numbers, which have no names
+            return None  # lists of numbers, whose entries have no names
 
     def say(asked: Array) -> Array:
         inputs = torch.as_tensor(asked, dtype=torch.float32)
@@ -109,11 +109,11 @@ def _columns(experiment: Experiment, state: ServerState) -> _Columns | None:
     return _Columns(tuple(names), typical, low, high, rows, say)
 
 
-_Rows = tuple[list[str], Array, Array, Array, Array]  # names, typical, low, high, made up
+_Rows = tuple[list[str], Array, Array, Array, Array]  # names, typical, low, high, synthetic
 
 
 def _learnt(model: Model, module: Any, names: tuple[str, ...]) -> _Rows:
-    """Columns that the model standardises itself, those that it uses, in standard deviations."""
+    """Columns that the model standardises itself, those in use, in standard deviations."""
     form = model.form
     assert form is not None
     texts = [

@@ -1,10 +1,10 @@
 """Jobs of a sweep in one process: one after the other, or stacked on a GPU; and as tasks of an executor.
 
-A job's numbers are those it gets by itself. One that is refused or fails is reported, and the others go on.
+A job's numbers are those of the run alone. A refused or failed job is reported, and the others continue.
 
-Stacked runs go in lockstep: they share one batched engine, and their calls are made together as one larger call. A
-client's numbers depend on its own data, start and draws alone, so a stacked run gives what it gives by itself (to the
-last bit where a client's arithmetic does not depend on how many others are computed with it, else within rounding).
+Stacked runs proceed in lockstep: they share one batched engine, which combines their calls into larger ones. A client's
+numbers depend on its own data, start and draws alone, so a stacked run equals the run alone (to the last bit where a
+client's arithmetic does not depend on the number of clients computed with it, else within rounding).
 """
 
 import gc
@@ -46,7 +46,7 @@ class _Request:
 
 
 class Stack:
-    """Meeting point of `members` runs, each in its own thread: no call is made before every run has one.
+    """Meeting point of `members` runs, each in its own thread: every call waits until all runs have one.
 
     A run that ends or fails must `leave`; otherwise the others wait for ever.
     """
@@ -62,7 +62,7 @@ class Stack:
         """All `members` are waited for from the start.
 
         Stacks that share an engine share its `turn` lock: while one computes, the runs of the other do the host's part
-        of their rounds. A run that does so holds `working`, which a call gives back while it waits.
+        of their rounds. Such a run holds `working`, which a call releases while it waits.
         """
         self.engine = engine
         self._methods: dict[str, Batch] = {"measure": engine.measure, "train": engine.train}
@@ -139,17 +139,17 @@ class StackedEngine:
 
     @property
     def model(self) -> Model:
-        """Of the shared engine."""
+        """The shared engine's model."""
         return self.stack.engine.model
 
     @property
     def device(self) -> torch.device:
-        """Of the shared engine."""
+        """The shared engine's device."""
         return self.stack.engine.device
 
     @property
     def described(self) -> str:
-        """As the shared engine: a job's numbers are those that it gets by itself."""
+        """The shared engine's description: a job's numbers are those of the run alone."""
         return self.stack.engine.described
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
@@ -166,15 +166,15 @@ _AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
 
 
 class Reused:
-    """Populations and engines that the next job may use again: those of one population and network at a time."""
+    """Populations and engines for reuse by the next job: those of one population and network at a time."""
 
     def __init__(self) -> None:
-        """Nothing to use again yet."""
+        """Start empty."""
         self._population: tuple[object, FederatedData | None] = None, None
         self._engine: tuple[object, Engine] | None = None
 
     def experiment(self, config: RunConfig) -> Experiment:
-        """The experiment of a config, with the population and the engine of the one before where they are the same."""
+        """The experiment of a config, reusing the previous population and engine where they are the same."""
         clients = (config.data, config.columns, config.seed)
         before, population = self._population
         data = population if before == clients and population is not None else load_population(config)
@@ -202,9 +202,9 @@ def in_turn(todo: Sequence[Job], reused: Reused | None = None) -> Iterator[Step]
 
 
 def run_task(todo: Sequence[Job], known: Sequence[tuple[str, registry.Entry]], share: float) -> list[Outcome]:
-    """Jobs as a task of an executor, on a GPU stacked, with this share of its memory.
+    """Jobs as a task of an executor; on a GPU stacked, with this share of its memory.
 
-    `known`: names that the program which started the sweep has registered.
+    `known`: the registrations of the program that started the sweep.
     """
     registry.restore(known)
     devices = [device for device in devices_of(todo) if device.type == "cuda"]
@@ -219,7 +219,7 @@ _REUSED = Reused()  # of a worker process, from task to task
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:
-    """The available devices that jobs name, each once, in order."""
+    """The available devices of the jobs, each once, in order."""
     devices = []
     for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
         with suppress(RRClusterError):  # its jobs will be refused
@@ -246,10 +246,10 @@ def stacked(todo: Sequence[Job]) -> Iterator[Step]:
 
 
 class _Shared:
-    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first.
+    """State shared by the runs of a stack: populations by their settings, and the engine, made by the first run.
 
-    Runs form two stacks that take turns on the engine, so that the device has work while a round's host part is done.
-    Few of them do that part at once: threads that all want Python's lock lose more time handing it over than they gain.
+    Runs form two stacks that alternate on the engine, so that the device has work during the host's part of a round.
+    Few runs do that part at once: threads that compete for Python's lock lose more time than they gain.
     """
 
     def __init__(self, members: int) -> None:
@@ -268,7 +268,7 @@ class _Shared:
             return make_experiment(config, data=self._populations[key], engine=partial(self._engine, side, config))
 
     def leave(self, side: int) -> None:
-        """One run is over."""
+        """Remove a finished run."""
         with self._lock:
             if not self._stacks:
                 self._members[side] -= 1
@@ -276,7 +276,7 @@ class _Shared:
         self._stacks[side].leave()
 
     def _engine(self, side: int, config: RunConfig, model: Model) -> Engine:
-        """The shared one; jobs of a stack have equal networks."""
+        """The shared engine; jobs of a stack have equal networks."""
         if not self._stacks:
             engine, turn = engine_for(config, model), threading.Lock()
             if not isinstance(engine, BatchedEngine):
@@ -293,7 +293,7 @@ def _together(jobs: Sequence[Job]) -> Iterator[Step]:
             with shared.working:
                 for step in steps_of(job, make=partial(shared.experiment, side)):
                     steps.put(step)
-        except Exception as error:  # a full disk, say: alone it would end the sweep, which nobody here would notice
+        except Exception as error:  # such as a full disk: it would end the sweep unnoticed
             steps.put(Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more."))
         finally:
             shared.leave(side)

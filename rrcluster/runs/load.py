@@ -1,9 +1,8 @@
-"""Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours.
+"""Use a finished run: load its models, export them to plain PyTorch or ONNX, and find the model of a client.
 
-A file cluster-N.safetensors holds what `module.load_state_dict` asks for: the released weights of the cluster, and what
-the run did not train (constant buffers, frozen layers) as it is in the module. Personal layers (the last one under
-FedPer) stay on the clients; in the file they are zero, where a client that has not trained yet starts, and its metadata
-names them.
+A file cluster-N.safetensors has the content for `module.load_state_dict`: the released weights of the cluster, and
+untrained values (constant buffers, frozen layers) from the module. Personal layers (the last one under FedPer) stay on
+the clients; in the file they are zero, the initial value of a client, and its metadata names them.
 """
 
 import copy
@@ -46,11 +45,11 @@ from rrcluster.types import Array, Models
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """One row per client. Indexed, compared or given to numpy it is the array of cluster numbers."""
+    """One row per client. Indexing, comparison and numpy treat it as the array of cluster numbers."""
 
     client: Array  # (M,) ids or names
     cluster: Array  # (M,) the cluster of least score, which under IFCA is the loss
-    margin: Array  # (M,) how much worse the second best cluster is; NaN where there is only one
+    margin: Array  # (M,) how much worse the second-best cluster is; NaN with a single cluster
 
     @classmethod
     def of_scores(cls, client: Array, scores: Array) -> "Assignment":
@@ -60,7 +59,7 @@ class Assignment:
         return cls(np.asarray(client), scores.argmin(axis=1), margin)
 
     def __repr__(self) -> str:
-        """Short: how many clients each cluster has, not who they are."""
+        """Short: the number of clients per cluster, not who they are."""
         return f"Assignment({len(self)} clients, {np.bincount(self.cluster).tolist()} in clusters 0, 1, ...)"
 
     def __len__(self) -> int:
@@ -72,13 +71,13 @@ class Assignment:
         return self.cluster[place]
 
     def __eq__(self, other: object) -> Any:
-        """Client by client."""
+        """Elementwise comparison of cluster numbers."""
         return self.cluster == other
 
     __hash__ = None  # type: ignore[assignment]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The cluster numbers."""
+        """The cluster numbers as an array."""
         return np.array(self.cluster, dtype=dtype) if copy or dtype is not None else self.cluster
 
     def to_frame(self) -> Any:
@@ -91,7 +90,7 @@ class Assignment:
         return json_text([dict(zip(vars(self), row, strict=True)) for row in rows])
 
     def write_csv(self, path: str | Path) -> Path:
-        """Write the table, readable by its owner alone. Not into a run folder: those are made to be passed on."""
+        """Write the table, readable by its owner alone. Not into a run folder, which is made to be passed on."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(vars(self))
@@ -107,7 +106,7 @@ def module_of(model: Model, vector: Array) -> nn.Module:
     """A copy of the model's module with the trained weights in `vector` (d,), in eval mode."""
     module, values = copy.deepcopy(model.module).cpu(), model.unflatten(torch.as_tensor(vector))
     with torch.no_grad():
-        for name, parameter in module.named_parameters():  # weights that are used twice are named once
+        for name, parameter in module.named_parameters():  # shared weights have one name
             if name in values:
                 parameter.copy_(values[name])
     return module.eval()
@@ -125,11 +124,11 @@ class TrainedModels:
 
     models: Models  # flat vectors, as released
     model: Model  # the network
-    method: Method  # by which clients choose
+    method: Method  # determines how clients choose
     input_shape: tuple[int, ...] = ()  # of one sample
     local: LocalSettings = field(default_factory=LocalSettings)  # how clients trained
-    encoder: ColumnSettings | None = None  # public rules by which a table's rows become inputs; None without a table
-    sizes: tuple[float, ...] = ()  # of the clusters, as released; none where they are not known
+    encoder: ColumnSettings | None = None  # public rules that turn a table's rows into inputs; None without a table
+    sizes: tuple[float, ...] = ()  # released cluster sizes; empty if unknown
 
     def __repr__(self) -> str:
         """Short: not the weights."""
@@ -142,12 +141,12 @@ class TrainedModels:
 
     @property
     def split(self) -> Split:
-        """Which coordinates are shared, clustered, personal."""
+        """The split of coordinates into shared, clustered, personal."""
         return self.method.split(self.model)
 
     @property
     def input_dtype(self) -> type[np.generic]:
-        """What the model takes: float32 numbers, or int64 ids."""
+        """The type of the model's inputs: float32 numbers, or int64 ids."""
         return np.int64 if self.model.takes_ids else np.float32
 
     def module(self, cluster: int) -> nn.Module:
@@ -158,18 +157,18 @@ class TrainedModels:
         return module_of(self.model, self._vector(cluster))
 
     def state_dict(self, cluster: int) -> dict[str, Tensor]:
-        """Every parameter and buffer of one cluster by name, as `module.load_state_dict` takes them; copies."""
+        """Every parameter and buffer of one cluster by name, for `module.load_state_dict`; copies."""
         named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
         return {name: value.detach().clone().contiguous() for name, value in named.items()}
 
     @property
     def personal_layers(self) -> list[str]:
-        """Layers of which a part never left the clients, and so is zero here."""
+        """Layers with parts that never left the clients, and so are zero here."""
         places = self.split.personal
         return [layer.name for layer in self.model.layers if ((layer.start <= places) & (places < layer.stop)).any()]
 
     def files(self, about: dict[str, Any]) -> dict[str, bytes]:
-        """Name and content of the file of every cluster; `about` goes into the metadata."""
+        """Name and content of every cluster's file; `about` goes into the metadata."""
         files = {}
         for cluster in range(self.num_clusters):
             named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal_layers}
@@ -178,9 +177,9 @@ class TrainedModels:
         return files
 
     def onnx(self, cluster: int, path: str | Path) -> Path:
-        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`.
+        """Write the model of one cluster as an ONNX file with a variable number of samples. Needs the extra `onnx`.
 
-        Beside it, for models of a table, a file of the same name that ends in .json says how cells become inputs.
+        For models of a table, a .json file of the same name describes how cells become inputs.
         """
         module = self.module(cluster)
         for package in ("onnx", "onnxscript"):
@@ -192,7 +191,7 @@ class TrainedModels:
         batches = ({0: torch.export.Dim.DYNAMIC},)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+                warnings.simplefilter("ignore")  # the exporter's own, about its own parts
                 program = torch.onnx.export(module, (sample,), dynamo=True, dynamic_shapes=batches, verbose=False)
         except Exception as error:  # the exporter fails in as many ways as there are operators
             raise ConfigError(
@@ -211,7 +210,7 @@ class TrainedModels:
         return np.asarray(self.split.vectors(self.models, np.array([cluster]))[0])
 
     def _checked(self) -> "TrainedModels":
-        """These models, if the weights have the shapes that the network and the method need."""
+        """These models, if the weights have the shapes of network and method."""
         shared, clustered = self.models.shared, self.models.clustered
         wanted, columns = self.split.coordinates, clustered.shape[1:]
         if (
@@ -248,7 +247,7 @@ class TrainedModels:
         return outputs_of(self.model, self._vector(cluster), self.checked_inputs(inputs))
 
     def checked_inputs(self, inputs: Any) -> Tensor:
-        """The inputs as the network takes them; ConfigError for samples of a shape that it cannot take."""
+        """The inputs for the network; ConfigError for samples of the wrong shape."""
         rows, shape = self.model.input_tensor(inputs), tuple(self.input_shape)
         if shape and tuple(rows.shape[1:]) != shape:  # sequences may have another length than in the run
             try:
@@ -262,14 +261,14 @@ class TrainedModels:
 
 
 def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedModels:
-    """The models of a finished run folder; `model` is the network where the run trained one of your own."""
+    """The models of a finished run folder; `model` is the network if the run trained a user's."""
     path = Path(run) / "models.safetensors"
     if not path.exists():
         started = (Path(run) / "config.yaml").exists()
         way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     if any((Path(run) / name).exists() for name in ("config.yaml", "privacy.json", "ledger.jsonl")):
-        folder_cost(Path(run))  # refuses one that was edited; models may also be passed on alone
+        folder_cost(Path(run))  # refuses an edited folder; models may also be passed on alone
     try:
         tensors, metadata = read_tensors(path)
         about = {name: parse_json(value) for name, value in metadata.items()}
@@ -309,35 +308,35 @@ def _damaged(path: Path) -> RunFolderError:
 
 
 def _released_sizes(path: Path) -> tuple[float, ...]:
-    """Of the clusters, by the run's summary; none where models were passed on without it."""
+    """The clusters' released sizes, by the run's summary; empty if models were passed on without it."""
     sizes = read_mapping(path).get("sizes", ()) if path.exists() else ()
     if not isinstance(sizes, (list, tuple)) or not all(type(size) in (int, float) for size in sizes):
-        raise RunFolderError(f"{path}: has sizes that are no numbers; the file is damaged. {WAY_OUT}")
+        raise RunFolderError(f"{path}: has sizes that are not numbers; the file is damaged. {WAY_OUT}")
     return tuple(sizes)
 
 
 def _local_settings(path: Path) -> LocalSettings:
-    """How clients trained, by the run's config.yaml; the defaults where models were passed on without it."""
+    """The clients' training settings, by the run's config.yaml; defaults if models were passed on without it."""
     settings = read_mapping(path) if path.exists() else {}
     return LocalSettings(**{part.name: settings[part.name] for part in fields(LocalSettings) if part.name in settings})
 
 
 def _check_known(run: str | Path, model: str, method: str, *, given: bool) -> None:
-    """Refuse names that this process does not know: those of networks and methods of the user's own."""
+    """Refuse unknown names: those of the user's own networks and methods."""
     if not given and model not in registry.MODELS:
         raise ConfigError(
-            f"{run}: the run trained a network of its own, {model!r}, which is not registered here; give it: "
+            f"{run}: the run trained a user's network, {model!r}, which is not registered here; pass it: "
             "rr.load(run, model=module), with the same layers."
         )
     if method not in registry.METHODS:
         raise ConfigError(
-            f"{run}: the run used a method of its own, {method!r}; register it first: "
+            f"{run}: the run used a user's method, {method!r}; register it first: "
             f'rr.register("method", {method!r}, method).'
         )
 
 
 def _check_layers(run: str | Path, model: Model, declared: Any) -> None:
-    """Refuse a network with other layers than the run trained; folders of version 0.1 do not say."""
+    """Refuse a network with layers other than the run's; folders of version 0.1 do not list them."""
     own = [[layer.name, *layer.shape] for layer in model.layers]
     if declared is None or own == declared:
         return
@@ -353,10 +352,10 @@ def _layer(layer: Any) -> str:
 
 
 def _declared_model(about: dict[str, Any], models: Models) -> Model:
-    """The network the file declares, refused before it is made if the weights in the file cannot be its own.
+    """The network declared in the file, refused before construction if the file's weights cannot be its own.
 
-    Every model of ours has a weight per input and per class at least, so a declared size beyond the weights present is
-    refused before memory is allocated.
+    Every built-in model has at least one weight per input and per class, so a declared size beyond the weights present
+    is refused before memory is allocated.
     """
     shape, classes = about["input_shape"], about["num_classes"]
     if shipped_model(about["model"]).own:
@@ -369,7 +368,7 @@ def _declared_model(about: dict[str, Any], models: Models) -> Model:
 
 
 def one_client(models: TrainedModels, data: Any) -> tuple[Array, Array]:
-    """One client's own samples as arrays, if they are (inputs, targets) as the models take them."""
+    """One client's own samples as arrays, if they are (inputs, targets) for the models."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise ConfigError(
             f"data = {type(data).__name__} should be one client's (inputs, targets), or a population: "
@@ -384,11 +383,11 @@ def one_client(models: TrainedModels, data: Any) -> tuple[Array, Array]:
 
 
 def assign(models: TrainedModels, data: Any) -> Any:
-    """Which of the k models is mine? The one the run's method would choose for this data.
+    """The cluster that the run's method would choose for this data.
 
-    `data` is one client's own samples, a pair (inputs, targets) of arrays as the model takes them (then the answer is
-    one cluster number), or `FederatedData` (then an `Assignment`: client, cluster and margin, used like an array of
-    cluster numbers). Nothing leaves the caller. Who is in which cluster is private.
+    `data` is one client's own samples, a pair (inputs, targets) of arrays for the model (then the answer is one cluster
+    number), or `FederatedData` (then an `Assignment`: client, cluster and margin, used like an array of cluster
+    numbers). Nothing leaves the caller. Who is in which cluster is private.
     """
     engine = BatchedEngine(models.model)
     if isinstance(data, FederatedData):
@@ -403,12 +402,12 @@ def assign(models: TrainedModels, data: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PersonalModel:
-    """The model that a client ends up with. It is made of the client's own data: private."""
+    """A client's final model. It is made of the client's own data: private."""
 
     model: Model
     vector: Array  # (d,) float32
-    cluster: int  # the released model that it started from
-    epochs: int  # passes over the client's own rows from there; 0: the released model as it is
+    cluster: int  # the released model it started from
+    epochs: int  # passes over the client's own rows; 0: the released model itself
     head_only: bool  # whether only the last layer was trained
 
     def __repr__(self) -> str:
@@ -429,18 +428,18 @@ def personalise(
 ) -> Any:
     """Fit a released model to one's own data, on the client: nothing leaves the caller, so it costs no privacy.
 
-    `data` is one client's own training rows, a pair (inputs, targets) of arrays as the model takes them (then the
-    answer is one `PersonalModel`), or `FederatedData` (then a list, one for each client). The client starts from the
-    model that `assign` would give it. How far it trains (0, 1, 3 or 10 epochs, all parameters or the last layer) it
-    decides by cross-validation on its own rows: 0 where no training clearly helps, and with fewer than five rows.
-    `local_lr` (of which a quarter is used) and `batch_size` are those of the run unless they are given.
+    `data` is one client's own training rows, a pair (inputs, targets) of arrays for the model (then the answer is one
+    `PersonalModel`), or `FederatedData` (then a list, one for each client). The client starts from the model that
+    `assign` would give it. Cross-validation on its own rows decides how far it trains (0, 1, 3 or 10 epochs, all
+    parameters or the last layer): 0 where no training clearly helps, and with fewer than five rows. `local_lr` (of
+    which a quarter is used) and `batch_size` default to those of the run.
     """
     run = models.local
     rate, size = run.local_lr if local_lr is None else local_lr, run.batch_size if batch_size is None else batch_size
     local = replace(run, local_lr=rate, batch_size=size)
     alone = not isinstance(data, FederatedData)
     if alone:
-        one_client(models, data)  # refuses what the models do not take; samples of several arrays stay as they are
+        one_client(models, data)  # refuses unusable data; samples of several arrays stay as they are
         inputs, targets = data
         classes = _num_classes(models.model, inputs, np.asarray(targets))
         form = models.model.form

@@ -1,4 +1,4 @@
-"""Who may continue a run: one process at a time and, in secure mode, one folder on one machine.
+"""Locks on a run: one process at a time and, in secure mode, one folder on one machine.
 
 Two processes would charge and release the same rounds side by side. A secure run that is copied and resumed twice makes
 two sets of releases with fresh noise each: each folder would state the cost of one, and together they cost more. Seeded
@@ -55,7 +55,7 @@ class FolderLock:
             ) from error
 
     def remove(self) -> None:
-        """Release the lock and leave no trace of it, unless its folder has other files."""
+        """Release the lock and remove its file, and its folder if empty."""
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
@@ -63,7 +63,7 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether `release` has not been called yet."""
+        """Whether the lock is held."""
         return self._close.alive
 
     def release(self) -> None:
@@ -75,15 +75,15 @@ _RENEWED, _LAPSED = 5.0, 60.0  # seconds
 
 
 class Lease:
-    """A claim to a folder that holds between machines, also where a network file system has no locks: `with Lease(f)`.
+    """A claim to a folder that works between machines, also on network file systems without locks: `with Lease(f)`.
 
-    It is a file beside the folder that one process alone can make, and that is touched while its holder lives. One that
-    was not touched for a minute, by the clock of whoever waits for it, is taken over; a holder that was only asleep
-    finds that at its next `check`.
+    It is a file beside the folder that only one process can create, and that its living holder touches. A file
+    untouched for a minute, by the clock of the waiting process, is taken over; a holder that was only asleep finds that
+    at its next `check`.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Of a folder, which need not be there yet."""
+        """A lease of a folder, which need not exist yet."""
         self._path = folder.with_name(f".{folder.name}.lease")
         self._mark = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}".encode()
         self._ended = threading.Event()
@@ -95,7 +95,7 @@ class Lease:
             while not self._made():
                 self._wait_until_lapsed()
                 waited = True
-            if waited:  # another process may have waited, too, and replaced the file at the same moment
+            if waited:  # another process may have replaced the file at the same moment
                 time.sleep(_RENEWED)
                 self.check()
         threading.Thread(target=self._renew, daemon=True).start()
@@ -107,9 +107,9 @@ class Lease:
             self._path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """RunFolderError where somebody else has taken it over."""
+        """RunFolderError if another process has taken it over."""
         if (holder := self._look()[0]) != self._mark:
-            raise RunFolderError(f"{self._path}: taken over by {_named(holder)}, which goes on with this run.")
+            raise RunFolderError(f"{self._path}: taken over by {_named(holder)}, which continues this run.")
 
     def _made(self) -> bool:
         try:
@@ -121,7 +121,7 @@ class Lease:
         return True
 
     def _look(self) -> tuple[bytes, int]:
-        """Who holds it, and when it was touched; opened anew, so that a network file system asks its server."""
+        """The holder and the time of the last touch; reopened, so that a network file system asks its server."""
         try:
             with os.fdopen(open_plain(self._path, os.O_RDONLY), "rb") as file:
                 return file.read(1000), os.fstat(file.fileno()).st_mtime_ns
@@ -162,14 +162,14 @@ _NAME = "place.json"  # in checkpoint/
 
 
 def bind(folder: Path) -> None:
-    """Write down that the run belongs to this folder, here."""
+    """Record that the run belongs to this folder."""
     path = folder / "checkpoint" / _NAME
     with explain_write(path):
         replace_file(path, to_json(_place(folder, secrets.token_hex(16))), mode=0o600)
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that the run was not started in (or adopted by)."""
+    """Refuse a folder in which the run was neither started nor adopted."""
     path = folder / "checkpoint" / _NAME
     there = read_mapping(path) if path.exists() else {}
     here = _place(folder, str(there.get("nonce")))
@@ -177,14 +177,14 @@ def check_place(folder: Path) -> None:
     if changed:
         problem = "does not say where it was started" if not there else f"was started elsewhere (other {changed[0]})"
         raise PrivacyError(
-            f"{folder}: this secure run {problem}: it looks like a copy. If the original, or another copy, is resumed "
-            "too, both release, and together they cost more than either states. If this is the only one that will go "
-            "on, say so: `rrcluster run --resume FOLDER --adopt` (adopt=True in Python)."
+            f"{folder}: this secure run {problem}: it looks like a copy. If the original or another copy is "
+            "resumed too, both release, and together they cost more than either states. If only this one "
+            "will continue, confirm that: `rrcluster run --resume FOLDER --adopt` (adopt=True in Python)."
         )
 
 
 def _place(folder: Path, nonce: str) -> dict[str, Any]:
-    """Device and inode of the folder, which a move within a disk keeps, and the machine's name, not to be read back."""
+    """Device and inode of the folder, which a move within a disk keeps, and the machine's name, irreversibly hashed."""
     status = folder.stat()
     host = hashlib.blake2b(f"{nonce} {platform.node()}".encode(), digest_size=16).hexdigest()
     return {"nonce": nonce, "host": host, "device": status.st_dev, "inode": status.st_ino}

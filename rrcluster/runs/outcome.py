@@ -1,6 +1,6 @@
-"""What a run reports: its progress after each round, summary.json (released values only), and its result.
+"""A run's reports: progress after each round, summary.json (released values only), and the result.
 
-Clusters that nobody chooses any more, as far as released sizes can tell.
+Also clusters that nobody chooses any more, as far as released sizes can tell.
 """
 
 import math
@@ -22,16 +22,17 @@ from rrcluster.settings import data_label
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.types import Array, Models, NoisyEvaluation
 
-_DEVIATIONS = 2.0  # a size below this many standard deviations of its noise cannot be told from zero
-_ONE_CLIENT = 0.5  # nor can one that rounds to no client at all
+_DEVIATIONS = 2.0  # a size below so many standard deviations of its noise is indistinguishable from zero
+_ONE_CLIENT = 0.5  # so is one that rounds to no client
 
 
 def dead_clusters(sizes: Array, *, size_noise_std: float | None, memory: float, weight: float = 1.0) -> list[int]:
-    """The clusters whose average released size cannot be told from zero; none where the noise would hide any cluster.
+    """The clusters whose average released size is indistinguishable from zero; none if noise would hide any cluster.
 
     `sizes` (k,) are running averages with `memory` over t rounds, `weight` = 1 - memory^t (1: very many). Their noise
-    is that of one round, `size_noise_std`, times sqrt((1 - memory) / (1 + memory) (2 - weight) / weight). None: the
-    mechanism does not say, and no cluster is called dead. Released values alone: post-processing.
+    is that of one round, `size_noise_std`, times sqrt((1 - memory)
+    (1 + memory) (2 - weight)
+    weight). None: the mechanism states no noise, and no cluster is called dead. Released values alone: post-processing.
     """
     if size_noise_std is None or len(sizes) < 2:
         return []
@@ -47,18 +48,18 @@ _DIAGNOSTICS = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adju
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a round. `evaluation` is diagnostic: computed from raw client data."""
+    """A run's progress after a round. `evaluation` is diagnostic: computed from raw client data."""
 
     round_index: int
     num_rounds: int
     sizes: Array  # (k,) released
     epsilon: float | None  # of the whole plan, whenever the run is stopped
-    evaluation: Evaluation | None  # of this round, where one was due
+    evaluation: Evaluation | None  # of this round, if due
     private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
 
     @property
     def figures(self) -> dict[str, float]:
-        """All of it by name: under `released/` what is public, under `diagnostic_not_private/` what is not."""
+        """All figures by name: public ones under `released/`, others under `diagnostic_not_private/`."""
         named = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
         if self.private_evaluation is not None:
             named["released/accuracy"] = self.private_evaluation.accuracy
@@ -76,7 +77,7 @@ class RunResult:
     folder: Path  # models, statement, ledger and diagnostics; `rrcluster report` reads it
     models: Models  # as released; `load(folder)` makes PyTorch modules of them
     epsilon: float | None  # of the whole plan, at `delta`; None without privacy
-    delta: float  # probability outside of which epsilon bounds what is learnt
+    delta: float  # probability with which the epsilon bound may fail
     evaluation: Evaluation | None  # measured on raw client data: not private
 
 
@@ -90,7 +91,7 @@ def summarise(
     evaluations: Sequence[NoisyEvaluation],
     of_start: Sequence[NoisyEvaluation] = (),
 ) -> dict[str, Any]:
-    """The summary of a run that is finished or was stopped; `of_start` are evaluations of what it started from."""
+    """The summary of a finished or stopped run; `of_start` are evaluations of its initial models."""
     config, plan = experiment.config, experiment.plan
     done = 0 if state is None else state.round_index
     before, after = judged_both(of_start, evaluations, num_rounds=plan.num_rounds)
@@ -128,7 +129,7 @@ def summarise(
 def _against_start(
     experiment: Experiment, state: ServerState | None, before: NoisyEvaluation | None, after: NoisyEvaluation | None
 ) -> dict[str, Any]:
-    """What training added to the models that the run started from, and what has drifted since those: released alone."""
+    """The improvement over the run's initial models, and the drift since those: from releases alone."""
     if experiment.start is None or state is None:
         return {}
     told: dict[str, Any] = {"handed_out": "start" if state.hands_out_start else "trained"}
@@ -151,7 +152,7 @@ def _against_start(
 
 
 def released_shares(experiment: Experiment, state: ServerState) -> Mapping[str, Any] | None:
-    """Each cluster's share of the clients, and the std of its error; None where nothing was released of them."""
+    """Each cluster's share of the clients, and the std of its error; None if no sizes were released."""
     mechanism = experiment.plan.mechanism
     noise = mechanism.describe().noise_per_part.get(SIZE_NOISE, 0.0) if mechanism.private else 0.0
     own = {"sizes": [] if state.sizes.empty else state.sizes.mean} | learnt(experiment, state)
@@ -159,7 +160,7 @@ def released_shares(experiment: Experiment, state: ServerState) -> Mapping[str, 
 
 
 def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: float) -> Mapping[str, Any] | None:
-    """Each cluster's share of the clients, and the std of noise and of who was sampled; of a run with these settings.
+    """Each cluster's share of the clients, and its std from noise and sampling, for a run with these settings.
 
     `size_noise` is the std of each released size.
     """
@@ -167,12 +168,12 @@ def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: floa
         return summary.get("shares")
     sizes, memory = np.maximum(summary["sizes"], 0.0), experiment.server.memory
     sampled = sizes * (1 - experiment.config.privacy.slot_rate)
-    total, rounds = max(float(sizes.sum()), 1.0), (1 + memory) / (1 - memory)  # that the running mean amounts to
+    total, rounds = max(float(sizes.sum()), 1.0), (1 + memory) / (1 - memory)  # effective length of the running mean
     return {"shares": sizes / total, "noise_std": np.sqrt((size_noise**2 + sampled) / rounds) / total}
 
 
 def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
-    """What a questionnaire has chosen: how many clusters, and how large random intercepts and slopes are."""
+    """A questionnaire's choices: the number of clusters, and the sizes of random intercepts and slopes."""
     form = experiment.method.form(experiment.model)
     if form is None or state is None:
         return {}
@@ -191,7 +192,7 @@ def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
 
 
 def judged_rows(experiment: Experiment) -> dict[str, str]:
-    """Which rows a private evaluation is about, where these are not those that clients train on."""
+    """The rows of a private evaluation, if they are not the training rows."""
     if experiment.deployed is not None:
         return {"rows": "members'"}
     data = experiment.data
@@ -206,11 +207,11 @@ def _dead(experiment: Experiment, state: ServerState) -> list[int]:
     return dead_clusters(sizes, size_noise_std=noise, memory=memory, weight=weight)
 
 
-LAST_PART = 0.25  # of the rounds: what a private evaluation is averaged over
+LAST_PART = 0.25  # of the rounds: a private evaluation averages over them
 
 
 def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
-    """What was released, and the means it amounts to."""
+    """The released values and the resulting means."""
     means = ("accuracy", "accuracy_noise_std", "loss", "loss_noise_std")
     released = vars(evaluation) | {"sums": evaluation.sums.tolist()}
     return released | {name: getattr(evaluation, name) for name in means}
@@ -223,7 +224,7 @@ def read_evaluation(described: dict[str, Any]) -> NoisyEvaluation:
 
 
 def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> NoisyEvaluation | None:
-    """The last rounds' evaluations together (a quarter of the run's rounds, at least one); None where there is none.
+    """The average of the last rounds' evaluations (a quarter of the run's rounds, at least one); None without any.
 
     Averaging is post-processing and costs nothing.
     """
@@ -240,7 +241,7 @@ def judged_both(
 
 
 def accuracy_text(progress: Progress) -> str:
-    """How good the models are after a round, as far as it is known."""
+    """The models' accuracy after a round, as far as known."""
     private, diagnostic = progress.private_evaluation, progress.evaluation
     if private is not None:
         return private_text(private)
@@ -255,7 +256,7 @@ def private_text(evaluation: NoisyEvaluation, before: str = "") -> str:
 
 
 def diagnostic_text(evaluation: Evaluation, before_accuracy: str = "") -> str:
-    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
+    """Accuracy, or the loss without accuracy; empty if no client has test samples."""
     measured = evaluation.accuracy == evaluation.accuracy
     if not measured and evaluation.loss != evaluation.loss:
         return ""

@@ -6,10 +6,9 @@
             guidance = server.guidance                   # what to send them: models, prices, coins
             server.finish(updates, choices, destinations=destinations, client_ids=ids)
 
-What could void the guarantee is not left to the caller: cohorts come from the plan's sampler, once per round; reports
-of anybody else, and second reports, are left out; every release is charged on disk before it is made; the plan's last
-round is the last. A process that was killed goes on where the folder says, and a round that it had charged is charged
-again, with fresh noise.
+The server, not the caller, enforces the guarantee: cohorts come from the plan's sampler, once per round; reports of
+other clients, and second reports, are ignored; every release is charged on disk first; and the plan's last round is
+final. A killed process resumes from the folder. A round that it had already charged gets fresh noise and a new charge.
 """
 
 import os
@@ -80,7 +79,7 @@ class Server:
         self._cohort: Array | None = None
 
     def __enter__(self) -> "Server":
-        """Ready."""
+        """Return the server."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -93,7 +92,7 @@ class Server:
 
     @property
     def round_index(self) -> int:
-        """The round to be made next, from 0."""
+        """The next round, from 0."""
         return self._state.round_index
 
     @property
@@ -104,23 +103,23 @@ class Server:
 
     @property
     def epsilon(self) -> float | None:
-        """What the whole plan costs at `plan.delta`, whenever it is stopped; None without privacy."""
+        """The cost of the whole plan at `plan.delta`, whenever it is stopped; None without privacy."""
         return self.plan.epsilon() if self.plan.private else None
 
     @property
     def models(self) -> Array:
-        """(k, d_s + d_c) what to hand out: the average over the last rounds, made of releases."""
+        """(k, d_s + d_c) the models for release: the average over the last rounds, made of releases."""
         return self._state.average.rows
 
     @property
     def guidance(self) -> Guidance:
-        """What the clients of this round are told: models (`vectors`), and how to choose among them (`choose`)."""
+        """The guidance for this round's clients: models (`vectors`), and the rule for choosing (`choose`)."""
         return self._server.tell(self._state)
 
     def cohort(self) -> Array:
         """The clients of this round, drawn once by the plan's sampler: sorted numbers from 0 to M - 1. Secret.
 
-        Whoever does not answer is absent; nobody replaces them.
+        Clients that do not answer are absent; nobody replaces them.
         """
         self._check_open()
         if self._cohort is None:
@@ -131,23 +130,23 @@ class Server:
     def finish(
         self, updates: Any, choices: Any, *, client_ids: Any, destinations: Any = None, evaluations: Any = None
     ) -> Release:
-        """Charge the round, release it, move the models, and write all of that down: a public `Release`.
+        """Charge the round, release it, move the models, and save everything: returns a public `Release`.
 
-        One row per client that answered: `updates` (n, d_s + d_c), raw; `choices` (n,); its number in `client_ids`;
-        and, for plans with B above 0, the `destinations` of `guidance.choose`. Reports under numbers outside of the
-        cohort are left out.
+        One row per answering client: `updates` (n, d_s + d_c), raw; `choices` (n,); its number in `client_ids`; and,
+        for plans with B above 0, the `destinations` of `guidance.choose`. Reports with numbers outside of the cohort
+        are left out.
         """
         if self.plan.mechanism.flips_coins and destinations is None:
             raise ConfigError(
-                f"min_cluster_size (B) = {self.plan.mechanism.min_cluster_size} sends updates where clients' coins "
-                "say, and no destinations were given; pass those of guidance.choose."
+                f"min_cluster_size (B) = {self.plan.mechanism.min_cluster_size} needs the destinations of "
+                "clients' coins, but none were given; pass those of guidance.choose."
             )
         moved = destinations if self.plan.mechanism.flips_coins else None
         parts = (updates, choices, moved, list(client_ids), evaluations)
         return self._finish(Reports(*_of_cohort(parts, self._drawn())))
 
     def finish_sum(self, total: Array) -> Release:
-        """As `finish`, from the noisy sum of the cohort's messages that a secure aggregation hands over."""
+        """As `finish`, from the noisy sum of the cohort's messages of a secure aggregation."""
         self._drawn()
         return self._finish(NoisySum(total))
 
@@ -172,9 +171,9 @@ class Server:
             raise RunFolderError(f"{self._folder.path}: this server was closed; make a new one on the same folder.")
         if self.finished:
             raise PrivacyError(
-                f"the plan's {self.plan.num_rounds} rounds ({self._ledger.num_charged} of {self.plan.num_releases} "
-                "releases) are done, and its epsilon covers no further one; take `models`, or start another folder "
-                "with a plan, and a budget, of its own."
+                f"the plan's {self.plan.num_rounds} rounds ({self._ledger.num_charged} of "
+                f"{self.plan.num_releases} releases) are done, and its epsilon covers no further one; use "
+                "`models`, or start a new folder with a new plan and budget."
             )
 
     def _drawn(self) -> Array:
@@ -218,7 +217,7 @@ def _first_models(models: Any, plan: PrivacyPlan) -> Models:
 
 
 def _open(path: Path, plan: PrivacyPlan, *, adopt: bool) -> RunFolder:
-    """The folder under lock: new, or that of an earlier process with the same plan."""
+    """Open the folder under its lock: new, or of an earlier process with the same plan."""
     if (path / "config.yaml").exists():
         raise RunFolderError(f"{path} holds a run of rr.run; choose another folder.")
     make_folders(path)

@@ -1,8 +1,8 @@
 """Predictions for the rows of a table: encode them by a run's rules, find each client's model, predict.
 
-A client's cluster comes from a table of clusters, from labelled rows, or from the inputs of its rows where a method
-needs no labels; else the predictions of all clusters are averaged by released sizes. No label of a row to score is
-read. A labelled row with the inputs of a row to score is left out, one for each: no row chooses its own model.
+A client's cluster comes from a table of clusters, from labelled rows, or from the inputs of its rows if a method needs
+no labels; else the predictions of all clusters are averaged by released sizes. Labels of rows to score are never read.
+A labelled row with the inputs of a row to score is left out, one for each: no row chooses its own model.
 """
 
 from collections import Counter
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from rrcluster.runs.load import TrainedModels
 
 _ROWS_AT_ONCE = 2**15
-_NUMBERS_AT_ONCE = 2**24  # of padded rows
+_NUMBERS_AT_ONCE = 2**24  # size limit of padded rows
 _FILE, _LABELS, _INPUTS, _SIZES, _ONLY = range(5)
 _BY = ("by the table of clusters", "by labelled rows", "by the inputs of their rows alone")
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What the models say of every row, in the order of the table. It says who is in which cluster: private."""
+    """The models' predictions for every row, in the order of the table. They show who is in which cluster: private."""
 
-    client: Array | None  # (n,) names; None where the table names no clients
-    cluster: Array  # (n,) -1 where it is not known, or a row could not be read
-    outputs: Array  # (n, classes) probabilities, or (n,) or (n, m) numbers; NaN where a row could not be read
-    classes: tuple[str, ...]  # none for numbers
+    client: Array | None  # (n,) names; None if the table names no clients
+    cluster: Array  # (n,) -1 if unknown, or the row could not be read
+    outputs: Array  # (n, classes) probabilities, or (n,) or (n, m) numbers; NaN if the row could not be read
+    classes: tuple[str, ...]  # empty for numbers
     problems: Mapping[int, str]  # place of a row that could not be read -> column and rule
-    basis: tuple[int, ...]  # how many clients have their cluster from each of `_BY`, and with one model for all
-    own_models: int = 0  # clients with random effects of their own
-    left_out: int = 0  # labelled rows that are to be scored
+    basis: tuple[int, ...]  # number of clients by the source of their cluster, `_BY`; last with one model for all
+    own_models: int = 0  # clients with their own random effects
+    left_out: int = 0  # labelled rows that are also rows to score
 
     def __repr__(self) -> str:
         """Short: not who is in which cluster."""
@@ -58,7 +58,7 @@ class Predictions:
 
     @property
     def prediction(self) -> Array:
-        """(n,) the most probable class, or the number; an empty text, or NaN, where a row could not be read."""
+        """(n,) the most probable class, or the number; an empty text or NaN if the row could not be read."""
         if not self.classes:
             return self.outputs
         names = np.array([*self.classes, ""], dtype=object)
@@ -66,9 +66,9 @@ class Predictions:
         return np.asarray(names[np.where(unread, -1, np.nan_to_num(self.outputs).argmax(axis=1))])
 
     def sentence(self) -> str:
-        """How many rows were scored, where their clients' clusters came from, and what went wrong."""
+        """The number of scored rows, the source of their clients' clusters, and any problems."""
         said = [f"{len(self.cluster) - len(self.problems):,} of {len(self.cluster):,} rows are scored."]
-        said += ["They name no clients, so that each is one of its own."] if self.client is None else []
+        said += ["They name no clients, so each row counts as one."] if self.client is None else []
         what = "rows" if self.client is None else "clients"
         counts = [f"{by} for {count:,} {what}" for by, count in zip(_BY, self.basis, strict=False) if count]
         said += [f"Clusters: {', '.join(counts)}."] if counts else []
@@ -103,7 +103,7 @@ class Predictions:
         return import_module("pandas").DataFrame(self.columns())
 
     def write_csv(self, path: str | Path) -> Path:
-        """Write `columns`, readable by the owner alone. Not into a run folder: those are made to be passed on."""
+        """Write `columns`, readable by the owner alone. Not into a run folder, which is made to be passed on."""
         pa = arrow()
         columns = {
             name: pa.array(values, mask=values < 0 if name == "cluster" else None, from_pandas=True)
@@ -134,7 +134,7 @@ def predict_rows(
             continue
         _check_width(inputs, models)
         clients, sizes = np.unique(owners[rows], return_counts=True)
-        empty = np.zeros(len(rows), dtype=np.int64)  # of no label
+        empty = np.zeros(len(rows), dtype=np.int64)  # without labels
         part = scorer.score(_Rows(inputs, sizes, empty), [names[client] if names else "" for client in clients])
         outputs = outputs if outputs.size else np.full((len(table), *part.outputs.shape[1:]), np.nan)
         outputs[rows], chosen[rows] = part.outputs, np.repeat(part.clusters, sizes)
@@ -162,7 +162,7 @@ def _checked_encoder(models: "TrainedModels") -> ColumnSettings:
 
 
 def preprocessing(models: "TrainedModels") -> dict[str, Any]:
-    """How a row's cells become the network's inputs, and what its outputs are, as plain data for other programs."""
+    """How cells become the network's inputs, and the meaning of its outputs, as plain data for other programs."""
     encoder = _checked_encoder(models)
     cells, form, columns, rules = encoder.encoding == "cells", models.model.form, [], encoder.without_dates()
     parts = [(name, part) for name in encoder.features for part in encoder.date_parts.get(name, ("",))]
@@ -204,9 +204,9 @@ _INPUTS_OF_CELLS = (
 
 
 def _rows_to_score(data: Any, encoder: ColumnSettings) -> tuple[Any, Array, list[str] | None]:
-    """The features of the rows, the number of each row's client (-1: none is named), and the clients' names.
+    """The features of the rows, the number of each row's client (-1: unnamed), and the clients' names.
 
-    Without a column of clients, each row is a client of its own.
+    Without a client column, each row is a separate client.
     """
     features, source = encoder.features, "the table"
     if isinstance(data, (str, Path)):
@@ -231,7 +231,7 @@ def _row(place: int) -> str:
 
 
 def _chunks(owners: Array) -> Iterator[Array]:
-    """Places of rows, client after client, in parts that have all rows of their clients."""
+    """Positions of rows, client after client, in chunks that contain all rows of their clients."""
     order = np.argsort(owners, kind="stable")[(owners < 0).sum() :]
     ends = np.flatnonzero(np.diff(owners[order], append=-1)) + 1 if len(order) else order
     start = 0
@@ -242,7 +242,7 @@ def _chunks(owners: Array) -> Iterator[Array]:
 
 
 def _encoded(table: Any, rows: Array, encoder: ColumnSettings) -> tuple[Array, Array, dict[int, str]]:
-    """The rows that can be read, their inputs, and what is wrong with the others, by their places."""
+    """The readable rows, their inputs, and the problems of the others, by position."""
     problems: dict[int, str] = {}
     while len(rows):
         part, numbers = table.take(rows), rows + 1
@@ -263,7 +263,7 @@ def _check_width(inputs: Array, models: "TrainedModels") -> None:
 
 
 def _given_clusters(clusters: Any, count: int) -> dict[str, int]:
-    """The cluster of each client that a table of clusters names: a CSV as of `assign`, an `Assignment` or a mapping."""
+    """The cluster of each client in a table of clusters: a CSV from `assign`, an `Assignment` or a mapping."""
     if clusters is None:
         return {}
     if isinstance(clusters, (str, Path)):
@@ -288,8 +288,9 @@ def _finished(outputs: Array, encoder: ColumnSettings) -> Array:
     if encoder.classes:
         if outputs.shape[1:] != (len(encoder.classes),):
             raise ConfigError(
-                f"the network has outputs {outputs.shape[1:]}, and there are {len(encoder.classes)} classes, so they "
-                "are no logits; use predict(inputs, cluster=...) and what turns its outputs into probabilities."
+                f"the network has outputs {outputs.shape[1:]}, and there are {len(encoder.classes)} classes, "
+                "so they are not logits; use predict(inputs, cluster=...) and convert its outputs to "
+                "probabilities yourself."
             )
         return probabilities(outputs, "classes")
     low, high = encoder.ranges.get(str(encoder.target), (0.0, 1.0))
@@ -306,7 +307,7 @@ class _Rows:
     targets: Array  # (s, *target)
 
     def cohorts(self, wanted: Array) -> Iterator[tuple[Array, Cohort]]:
-        """The clients that are wanted (c,) and have rows, some together, those of like size; and their places."""
+        """The wanted clients (c,) with rows, batched by similar size; and their positions."""
         places = np.flatnonzero(wanted & (self.sizes > 0))
         places = places[np.argsort(self.sizes[places], kind="stable")]
         starts, width = np.cumsum(self.sizes) - self.sizes, max(1, self.inputs[:1].size)
@@ -335,10 +336,10 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Scorer:
-    """The models of a run, and what is known of clients."""
+    """The models of a run, and the known facts about clients."""
 
     models: "TrainedModels"
-    cluster: int | None  # of everybody
+    cluster: int | None  # for everybody
     given: Mapping[str, int]
     labelled: FederatedData | None
 
@@ -351,7 +352,7 @@ class _Scorer:
         return {} if self.labelled is None else {name: place for place, name in enumerate(self.labelled.clients)}
 
     def score(self, rows: _Rows, names: Sequence[str]) -> _Part:
-        """Of the rows of these clients; a client without a name has an empty one."""
+        """Scores of these clients' rows; an unnamed client has an empty name."""
         models, method = self.models.models, self.models.method
         only = 0 if self.models.num_clusters == 1 else self.cluster
         clusters = np.array([self.given.get(name, -1) if only is None else only for name in names])
@@ -374,7 +375,7 @@ class _Scorer:
         return _Part(clusters, basis, self._outputs(rows, clusters, own, has_own), int(has_own.sum()), left_out)
 
     def _known(self, rows: _Rows, names: Sequence[str]) -> tuple[_Rows, int]:
-        """The labelled rows of these clients, and how many were left out because they are to be scored."""
+        """The labelled rows of these clients, and the number left out because they are also rows to score."""
         none = _Rows(rows.inputs[:0], np.zeros(len(names), dtype=np.int64), rows.targets[:0])
         inputs, targets, sizes, left_out = [none.inputs], [none.targets], none.sizes, 0
         for place, start in enumerate(np.cumsum(rows.sizes) - rows.sizes):
@@ -393,12 +394,12 @@ class _Scorer:
         return _Rows(np.concatenate(inputs), sizes, np.concatenate(targets[1:] or targets)), left_out
 
     def _shares(self) -> list[float]:
-        """Of the clients, in each cluster, by released sizes."""
+        """Each cluster's share of the clients, by released sizes."""
         sizes = np.maximum(self.models.sizes, 0.0)
         if len(sizes) != self.models.num_clusters or not sizes.sum() > 0:
             raise ConfigError(
-                "some clients have no known cluster, and the folder has no released sizes; say which with a table of "
-                "clusters (--clusters, clusters=) or labelled rows (--labelled, labelled=)."
+                "some clients have no known cluster, and the folder has no released sizes; give them in a "
+                "table of clusters (--clusters, clusters=) or labelled rows (--labelled, labelled=)."
             )
         return [float(share) for share in sizes / sizes.sum()]
 
@@ -406,7 +407,7 @@ class _Scorer:
         """Probabilities or numbers (s, ...) of rows by their clients' own models, or else their clusters'."""
         models, encoder = self.models, _checked_encoder(self.models)
         members = np.repeat(np.arange(len(clusters)), rows.sizes)
-        made: list[tuple[Array, Array]] = []  # places, and their outputs
+        made: list[tuple[Array, Array]] = []  # positions, and their outputs
         for cluster in np.unique(clusters[~has_own]).tolist():
             places = np.flatnonzero(~has_own[members] & (clusters[members] == cluster))
             inputs, shares = rows.inputs[places], {cluster: 1.0} if cluster >= 0 else dict(enumerate(self._shares()))

@@ -1,8 +1,8 @@
-"""Choose settings by repeated private runs, and pay for it: only the best run is ever seen.
+"""Choose settings by repeated private runs, and account for it: only the best run is ever seen.
 
-The number of runs is drawn at random; each draws one combination of the grid uniformly, with noise and cohorts of its
-own; the best by score is kept. Combinations, scores and folders of the others, and how many there were, are neither
-written nor shown: what is not kept lies in a folder that only its owner can read, and is removed at once.
+The number of runs is drawn at random; each draws one combination of the grid uniformly, with its own noise and cohorts;
+the best by score is kept. Combinations, scores, folders and number of the others are neither written nor shown:
+temporary results are in a folder that only its owner can read, and are removed at once.
 """
 
 import math
@@ -32,7 +32,7 @@ from rrcluster.runs.sweep import Grid
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.storage import explain_write, make_folders, sync_folder
 
-# What may be selected: the method and its training. Data and guarantee are the same for all.
+# Settings that may be selected: the method and its training. Data and guarantee are the same for all.
 SELECTABLE = {
     setting.name
     for section in (MethodSettings, LocalSettings, ServerSettings)
@@ -44,7 +44,7 @@ _BY_EVALUATION = "mean of the accuracies released privately in the last quarter 
 
 @dataclass(frozen=True)
 class SelectSettings:
-    """How a selection draws and scores its runs."""
+    """The law and score of a selection."""
 
     mean_repetitions: float = 10.0
     law: str = "geometric"
@@ -58,17 +58,17 @@ def _score(running: Running) -> float:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Everything that a selection needs, checked and calibrated; nothing is written or charged yet."""
+    """The inputs of a selection, checked and calibrated; nothing is written or charged yet."""
 
     experiments: tuple[Experiment, ...]  # one per combination, each with the selection in its plan
     selection: Selection
     out: Path
-    target: float | None = None  # what the whole selection may cost
+    target: float | None = None  # most that the whole selection may cost
     score: Callable[[Running], float] = _score
 
     @property
     def epsilon(self) -> float:
-        """What the whole selection costs, whichever run wins and however many there are."""
+        """The cost of the whole selection, whichever run wins and however many there are."""
         return self.experiments[0].plan.epsilon()
 
 
@@ -105,11 +105,11 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
 
 
 def select(offer: Candidates) -> RunFolder:
-    """Charge the whole selection, run it, and leave the best run, alone, in its folder.
+    """Charge the whole selection, run it, and leave only the best run in its folder.
 
-    Stopped at any point, no run is left, and the charge stands. Seeded draws are keyed by the seed: the same selection
-    again is the same release, and is charged once; another one is refused. A secure selection that is repeated draws
-    everything afresh: it is charged again, and epsilon covers both.
+    Stopped at any point, no run is left, and the charge stands. Seeded draws are keyed by the seed: repeating the
+    selection makes the same release, charged once; a different one is refused. A secure selection that is repeated
+    draws everything afresh: it is charged again, and epsilon covers both.
     """
     refuse_a_second_run(offer.out)
     with explain_write(offer.out):
@@ -151,9 +151,9 @@ def _charged(offer: Candidates) -> Candidates:
         offer = replace(offer, experiments=_stating(selection, offer.experiments), selection=selection)
         if offer.target is not None and offer.epsilon > offer.target:
             raise PrivacyError(
-                f"{offer.out}: {ledger.num_charged} selections were charged here and stopped. Another draws everything "
-                f"afresh, and together they cost epsilon = {offer.epsilon:.4g}, more than the target {offer.target:g}. "
-                "Choose another folder with --out, and count what was charged here besides."
+                f"{offer.out}: {ledger.num_charged} selections were charged here and stopped. Another one "
+                f"makes new draws, and together they cost epsilon = {offer.epsilon:.4g}, more than the target "
+                f"{offer.target:g}. Choose another folder with --out, and add the cost of the earlier charges."
             )
     ledger.charge(0, offer.selection.event)
     return offer

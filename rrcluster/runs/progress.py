@@ -243,7 +243,7 @@ class EventWriter:
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def __enter__(self) -> "EventWriter":
-        """Ready."""
+        """Return the server."""
         return self
 
     def __exit__(self, *error: object) -> None:

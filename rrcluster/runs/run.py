@@ -33,7 +33,7 @@ from rrcluster.types import Models
 if TYPE_CHECKING:
     from rrcluster.runs.progress import OnRound
 
-_SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
+_SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and at most a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
 
@@ -82,19 +82,19 @@ def run(
 
 
 def make_on(executor: Executor | None, make: MakeExperiment, config: RunConfig) -> Experiment:
-    """The experiment of a config, with its clients on the workers of an executor, if there is one."""
+    """The experiment of a config, with its clients on an executor's workers, if there is one."""
     return replace(make(config), executor=executor)
 
 
 def finish(running: "Running") -> RunResult:
-    """Run to the end without watching."""
+    """Run to the end without display."""
     for _ in running.rounds():
         pass
     return running.result()
 
 
 def start(experiment: Experiment) -> "Running":
-    """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
+    """Create the run folder of an experiment. Nothing is written if anything is wrong."""
     _check_cost(experiment)
     if experiment.plan.secure:
         check_declared(experiment.data, secure=True)  # the data may have been replaced
@@ -110,7 +110,7 @@ def _check_cost(experiment: Experiment) -> None:
 
 
 def check_target(epsilon: float, target: float | None) -> None:
-    """Refuse noise that costs more than was asked for, wherever it came from."""
+    """Refuse noise that costs more than the target, whatever its origin."""
     if target is not None and epsilon > target:
         raise PrivacyError(
             f"the calibrated noise costs epsilon = {epsilon:.6g}, more than the target {target:g}. Calibration is "
@@ -119,7 +119,7 @@ def check_target(epsilon: float, target: float | None) -> None:
 
 
 def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
-    """Start the run of `config`, or continue it where it was stopped; None where its folder holds it, finished."""
+    """Start the run of `config`, or continue it; None if its folder contains it, finished."""
     config = config.resolved()
     if not (config.folder / "config.yaml").exists():
         return start(make(config))
@@ -131,17 +131,17 @@ def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment
 
 
 def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False) -> "Running":
-    """Continue the run in a folder that was stopped or killed.
+    """Continue a stopped or killed run in its folder.
 
-    A secure run is continued in the folder that it was started in. A copy of that is refused without `adopt`, because
-    the run and its copy would both release.
+    A secure run continues in its original folder. A copy is refused without `adopt`, because the run and its copy would
+    both release.
     """
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
         raise finished
     folder, config = RunFolder.open(path)
     try:
-        if folder.finished:  # killed, or kept, between the last file and the end of checkpoint/
+        if folder.finished:  # killed, or kept, between the last file and the removal of checkpoint/
             if not config.output.keep_checkpoint:
                 folder.drop_checkpoint()
             raise finished
@@ -154,7 +154,7 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         if experiment.owns_data:
             check_same(path, experiment.data)
         folder.check_statement(experiment.statement())
-        return _running(experiment, folder)  # drops rounds that the checkpoint does not hold
+        return _running(experiment, folder)  # drops rounds beyond the checkpoint
     except BaseException:
         folder.release()
         raise
@@ -195,7 +195,7 @@ class Running:
         self._ledger = ledger
         self._released = folder.private_evaluations()
         self._of_start = folder.private_evaluations(EVALUATION_OF_START)
-        self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
+        self._evaluated: tuple[int, Evaluation] | None = None  # the round, and its evaluation
         self._incidents = Incidents()  # since the run was started or resumed
         self._began = time.perf_counter()
 
@@ -229,29 +229,28 @@ class Running:
 
     @property
     def _saves_every_round(self) -> bool:
-        """A secure run, because a round to be repeated is charged again; and a federation, whose clients may not be
-        there to repeat it."""
+        """Whether to save every round: a secure run charges repeats again, and a federation's clients may be gone."""
         return self.experiment.plan.secure or self.experiment.deployed is not None
 
     @property
     def releases_charged(self) -> int:
-        """How many, of those that the plan allows."""
+        """The number of charged releases, of those that the plan allows."""
         return self._ledger.num_charged
 
     @property
     def failed_charges(self) -> int:
-        """How often the round to be made next was charged already."""
+        """The number of earlier charges for the next round."""
         return self._ledger.times_charged(0 if self.state is None else self.state.round_index)
 
     def result(self) -> RunResult:
-        """What the finished run produced."""
+        """The result of the finished run."""
         if self.state is None or not self.folder.finished:
             raise RunFolderError(f"{self.folder.path}: the run has not finished; iterate rounds() first.")
         evaluation = None if self._evaluated is None else self._evaluated[1]
         return RunResult(self.folder.path, self.state.average, self._epsilon, self.experiment.plan.delta, evaluation)
 
     def _note(self, record: RoundRecord) -> tuple[Progress, RoundRecord]:
-        """Write a round to the folder, and evaluate where that is due; after the last, models are those handed out."""
+        """Record a round in the folder, and evaluate if due; after the last, models are those for release."""
         plan, t, released = self.experiment.plan, record.round_index, record.release.evaluation
         of_start = record.state.judges_start(t, plan.num_rounds)
         self.folder.add_round(record, of_start=of_start)
@@ -264,14 +263,14 @@ class Running:
         return Progress(t, plan.num_rounds, record.release.sizes, self._epsilon, evaluation, judged), record
 
     def _better(self, state: ServerState) -> ServerState:
-        """The state that hands out what it started from, where private evaluation says that training made it worse."""
+        """The state that releases the initial models, if private evaluation says that training made them worse."""
         start, end = judged_both(self._of_start, self._released, num_rounds=self.experiment.plan.num_rounds)
         worse = start is not None and end is not None and end.accuracy < start.accuracy
         return replace(state, average=state.start) if worse and state.start is not None else state
 
     @cached_property
     def _epsilon(self) -> float | None:
-        """What the run costs: its plan, whenever it is stopped.
+        """The cost of the run: its plan's, whenever it is stopped.
 
         Composing only the releases made so far would bound a run that was *planned* to end there. A run stopped by
         somebody who watches its releases is not that run (docs/privacy.md, "Stopping early").
@@ -280,7 +279,7 @@ class Running:
 
     @property
     def _judges(self) -> bool:
-        """Whether models are evaluated on raw client data: never in a secure run, nor where there is none here."""
+        """Whether models are evaluated on raw client data: never in a secure run, nor without raw data."""
         return not self.experiment.plan.secure and self.experiment.deployed is None
 
     def _due(self, round_index: int, total: int) -> bool:
@@ -311,7 +310,7 @@ class Running:
         return measured
 
     def _compared(self, state: ServerState, memory: ClientMemory | None) -> dict[str, Any]:
-        """After the last round on data that has clients of its own: what the models are worth beside others."""
+        """After the last round on a user's data: the comparison of the models with others."""
         experiment = self.experiment
         own = experiment.owns_data or experiment.config.data.table_columns
         if state.round_index < experiment.plan.num_rounds or not own:
@@ -328,7 +327,7 @@ class Running:
             )
         ids = judged_clients(experiment.data.num_clients)
         accuracy = personalised_accuracies(state.average, ids, experiment.hosts)
-        accuracy = accuracy[experiment.data.test_of[ids] >= 0]  # who has no test row is in no mean
+        accuracy = accuracy[experiment.data.test_of[ids] >= 0]  # clients without test rows are in no mean
         if not len(accuracy):
             return measured
         return replace(
@@ -360,7 +359,7 @@ class Running:
         if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
         elif self._past is not None and self._memory is not None:
-            self.folder.save_state(self.state, self._memory)  # without the noise, which uncovers exact sums
+            self.folder.save_state(self.state, self._memory)  # without the noise, which reveals exact sums
             self.folder.drop_drawn()
 
     def _summarise(self, status: str) -> None:
@@ -379,7 +378,7 @@ class Running:
 
 
 def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:
-    """Write the models handed out, with what is needed to use them again."""
+    """Write the released models, with everything needed to use them again."""
     about = {
         "model": experiment.config.method.model,
         "algorithm": experiment.config.method.algorithm,

@@ -1,6 +1,6 @@
-"""A sweep: the jobs of a grid, here or on an executor. One that fails is reported, and the others go on.
+"""A sweep: the jobs of a grid, here or on an executor. A failed job is reported, and the others continue.
 
-A grid of settings, in which some values are lists; or runs by name. Its jobs are the runs of every combination.
+A grid has settings with lists of values, or named runs. Its jobs are the runs of every combination.
 """
 
 import re
@@ -42,16 +42,16 @@ RUNS = "runs"  # in a file: settings of named runs
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination: the settings that vary, and all settings of its runs but seed and folder."""
+    """One combination: the varied settings, and all settings of its runs but seed and folder."""
 
-    name: str  # tells it from the others; fit for a folder
+    name: str  # distinguishes it from the others; fit for a folder
     values: Mapping[str, Any]
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings of one value, settings of several, and seeds."""
+    """Settings with one value, settings with several, and seeds."""
 
     fixed: Mapping[str, Any]
     axes: Mapping[str, tuple[Any, ...]]
@@ -77,14 +77,14 @@ class Grid:
 
 
 def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
-    """A grid from what a YAML file holds; names and types are checked here, combinations only when they are run."""
+    """A grid from a YAML file's content; names and types are checked here, combinations only when they run."""
     fixed: dict[str, Any] = {}
     axes: dict[str, tuple[Any, ...]] = {}
     for name, value in settings.items():
         if name == RUNS:
             continue
         _check_known(name, source)
-        if name == "seeds" and value == []:  # as a run folder's config.yaml has it
+        if name == "seeds" and value == []:  # as in a run folder's config.yaml
             continue
         if isinstance(value, list) and not _one_value(name, value):
             axes[name] = _axis(name, value, source)
@@ -109,7 +109,7 @@ def _check_known(name: str, source: str) -> None:
 
 
 def _named_runs(runs: object, source: str) -> dict[str, dict[str, Any]]:
-    """Settings of each named run, checked one by one; a name is that of a folder."""
+    """Settings of each named run, checked one by one; names become folders."""
     if not isinstance(runs, dict) or not runs or not all(isinstance(given, dict) for given in runs.values()):
         raise ConfigError(f"{source}: {RUNS} holds one `name: {{setting: value, ...}}` per line.")
     checked: dict[str, dict[str, Any]] = {}
@@ -155,14 +155,14 @@ class Job:
     """One run of a sweep."""
 
     name: str
-    values: Mapping[str, Any]  # of the settings that vary
+    values: Mapping[str, Any]  # of the varied settings
     settings: Mapping[str, Any]  # all of them, seed and folder included
     folder: Path
-    shared: bool = field(default=False, compare=False)  # between machines, which see the same folders
+    shared: bool = field(default=False, compare=False)  # between machines that see the same folders
 
     @property
     def config(self) -> RunConfig:
-        """Its settings, checked: raises where the combination makes no sense."""
+        """Its settings, checked: raises for an impossible combination."""
         return from_flat({"references": False} | dict(self.settings), source=self.name)
 
 
@@ -197,12 +197,12 @@ class Going:
     job: Job
     done: int
     total: int
-    accuracy: str = ""  # as far as it is known here
+    accuracy: str = ""  # if known in this process
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job is over. `reason` says why it did not finish, or what is wrong with what it made."""
+    """The end of a job. `reason` says why it did not finish, or what is wrong with its result."""
 
     job: Job
     status: str  # finished, diverged, refused, failed
@@ -210,8 +210,8 @@ class Outcome:
 
 
 Step = Going | Outcome
-_SECONDS_BETWEEN_LOOKS = 0.3  # at the folders of jobs that run elsewhere
-_CLIENTS_TO_REPAY = 10_000  # clients of all rounds that a process trains, from which it repays its start
+_SECONDS_BETWEEN_LOOKS = 0.3  # at the folders of remote jobs
+_CLIENTS_TO_REPAY = 10_000  # clients of all rounds that make another process worthwhile
 
 
 def sweep(
@@ -220,8 +220,8 @@ def sweep(
     """Run every combination of settings, of which some are lists: `sweep({"epsilon": [2, 4], "out": "runs/two"})`.
 
     Settings are those of `rrcluster run`; the run folders are below `out`. `executor`: any with the interface of
-    concurrent.futures, whose workers see the same folders; else `processes` of this machine, by default as many as the
-    work repays. Run again with the same settings, a sweep that was stopped goes on where it was.
+    concurrent.futures, whose workers see the same folders; else `processes` of this machine, by default as many as are
+    worthwhile. With the same settings, an interrupted sweep continues.
     """
     grid = grid if isinstance(grid, Grid) else read_grid(grid, source="sweep", out=Path("runs/sweep"))
     check_own_data(grid, source="sweep")
@@ -232,10 +232,10 @@ def sweep(
 def sweep_steps(
     grid: Grid, *, executor: Executor | None = None, processes: int | None = None, place: int = 0, shards: int = 1
 ) -> Iterator[Step]:
-    """`sweep`, step by step; at the end `sweep.json` says what became of each job.
+    """`sweep`, step by step; at the end `sweep.json` has the outcome of each job.
 
-    Of `shards` machines that see the same folders each runs every so many jobs from its `place` on; none of them knows
-    what became of all.
+    Each of `shards` machines that see the same folders runs every `shards`-th job from its `place` on; none of them
+    knows all outcomes.
     """
     if shards > 1:
         shard = [replace(job, shared=True) for job in jobs(grid)[place::shards]]
@@ -253,7 +253,7 @@ def sweep_steps(
 def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
     """All steps of jobs: on an executor, stacked on a GPU, or one after the other in this process.
 
-    A job's numbers do not depend on which it was.
+    A job's numbers do not depend on the choice.
     """
     from rrcluster.runs.job_runner import devices_of, in_turn, stacked
 
@@ -270,11 +270,11 @@ def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes
         yield from stacked(todo) if on_gpu else in_turn(todo)
 
 
-_DEVICE_SHARED = 0.95  # of a GPU's memory, among processes; the rest is for what they need before they compute
+_DEVICE_SHARED = 0.95  # of a GPU's memory, among processes; the rest is for their set-up
 
 
 def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
-    """How many processes are worth having, by the jobs and the cores alone.
+    """The number of worthwhile processes, by the jobs and the cores alone.
 
     One where a run is secure, since ending its process could cost it a round, or may start processes by itself.
     """
@@ -288,7 +288,7 @@ def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
     return max(1, min(cores(), len(todo), int(clients) // _CLIENTS_TO_REPAY))
 
 
-_LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for which one process is enough; processes
+_LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for one process; most processes
 
 
 def _configs(todo: Sequence[Job]) -> list[RunConfig]:
@@ -300,9 +300,9 @@ def _configs(todo: Sequence[Job]) -> list[RunConfig]:
 
 
 def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
-    """Equal shares, also of every kind of job, those on one population together: each process then holds few of them.
+    """Equal shares, also of every kind of job, jobs on one population together: each process then holds few of them.
 
-    Jobs of a kind that are left over go to the smallest shares.
+    Remaining jobs of a kind go to the smallest shares.
     """
     kinds: dict[object, list[Job]] = {}
     for job in todo:
@@ -321,10 +321,10 @@ def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
 def _on_executor(
     tasks: Sequence[Sequence[Job]], executor: Executor | None, *, processes: int = 1, memory: float = 1.0
 ) -> Iterator[Step]:
-    """Tasks as they end, and meanwhile how far their run folders are.
+    """Outcomes of tasks as they end, and progress from their run folders.
 
-    A process that dies takes the other tasks of its pool with it, so all that are left are tried once more, and then
-    each job by itself: one that ends a process that it has alone fails.
+    A dead process takes the other tasks of its pool with it, so all remaining ones are retried once, and then each job
+    by itself: a job that ends its own process fails.
     """
     attempt = partial(_attempt, executor=executor, processes=processes, memory=memory)
     left = yield from attempt(tasks)
@@ -337,7 +337,7 @@ def _on_executor(
 def _attempt(
     tasks: Sequence[Sequence[Job]], *, executor: Executor | None, processes: int, memory: float
 ) -> Generator[Step, None, list[Sequence[Job]]]:
-    """The steps of tasks; those whose process died are returned."""
+    """The steps of tasks; returns those whose process died."""
     from rrcluster.runs.job_runner import run_task
 
     if not tasks:
@@ -368,12 +368,12 @@ def _attempt(
 
 
 def _failure(error: BaseException) -> str:
-    """Its text may hold shapes, and so the size of a cohort: it stays out of files."""
+    """The reason of a failure without its text, which may contain shapes, and so the size of a cohort."""
     return f"{type(error).__name__}; run it alone to see more."
 
 
 def _progress(running: Iterable[Job]) -> Iterator[Going]:
-    """How far jobs are that run elsewhere, as their folders say."""
+    """The progress of remote jobs, from their folders."""
     for job in running:
         lines = job.folder / "rounds.jsonl"
         done = lines.read_bytes().count(b"\n") if lines.exists() else 0
@@ -383,7 +383,7 @@ def _progress(running: Iterable[Job]) -> Iterator[Going]:
 
 
 def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcome]:
-    """The outcomes in the order of their jobs: runs side by side end in any."""
+    """The outcomes in the order of their jobs, since parallel runs end in any order."""
     place = {job.folder: number for number, job in enumerate(planned)}
     return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])
 
@@ -403,7 +403,7 @@ def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[St
 
 
 def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """What was varied, and what became of each run."""
+    """The varied settings, and the outcome of each run."""
     return {
         "varied": {name: list(values) for name, values in grid.axes.items()},
         "seeds": list(grid.seeds),

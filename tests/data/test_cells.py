@@ -184,7 +184,7 @@ def test_rows_outside_the_rules_are_counted_in_rehearsals_alone(recwarn):
     check_declared(data, secure=False)
     assert sorted(str(warned.message) for warned in recwarn) == [
         "column 'colour': 16.67% of rows have a value outside its categories, read as (other).",
-        "column 'd': 33.33% of rows have no ISO date, which counts as missing.",
+        "column 'd': 33.33% of rows have no ISO date, treated as missing.",
     ]
 
 
@@ -271,7 +271,7 @@ def test_a_range_of_the_target_is_declared():
 
 def test_methods_that_read_numbers_alone_refuse_cells():
     data = population({"x": [1, 2, 3]}, test_share=0)
-    with pytest.raises(ConfigError, match="reads columns that are numbers"):
+    with pytest.raises(ConfigError, match="needs numeric columns"):
         rr.experiment(data=data, algorithm="fedavg", noise_multiplier=1, delta=0.1)
 
 

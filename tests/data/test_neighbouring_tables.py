@@ -82,7 +82,7 @@ def test_numbers_are_read_cell_by_cell(tmp_path):
 )
 def test_a_quotation_mark_swallows_nobodys_rows(text, tmp_path):
     (tmp_path / "x.csv").write_text(text)
-    with pytest.raises(DataError, match="quotation marks do not fit"):
+    with pytest.raises(DataError, match="unbalanced quotation marks"):
         rr.from_frame(str(tmp_path / "x.csv"), "who", "label", classes=[0, 1])
 
 
@@ -197,7 +197,7 @@ def test_categories_of_a_dictionary_are_of_the_kind_of_their_values(cells, kind)
     """pandas' `category` holds what its reader made of all cells: 01 is a number as long as everybody's cell is one."""
     rules = {"categories": {"x": ["01", "02"]}}
     assert f"'x': '{kind}'" in inputs_of(table_of(cells.dictionary_encode()), **rules)[1]["types"]
-    with pytest.raises(DataError, match=f"types = x=text was declared, and the column holds {kind}"):
+    with pytest.raises(DataError, match=f"types = x=text was declared, but the column has {kind}"):
         inputs_of(table_of(cells.dictionary_encode()), types={"x": "text"}, **rules)
     assert "'x'" not in inputs_of(table_of(pa.array(CODES).dictionary_encode()), **rules)[1]["types"]
 

@@ -99,7 +99,7 @@ def test_types_and_folders(tmp_path):
 def test_the_page_says_that_nothing_covers_it(odd, capsys):
     assert main(["data", "describe", str(odd), "--client-column", "who", "--target-column", "label"]) == 0
     shown = capsys.readouterr()
-    assert "covered by no guarantee" in shown.err
+    assert "no guarantee covers choices" in shown.err
     assert "- 'const' has one value" in shown.out
     assert "# classes: [VALUE, VALUE]" in shown.out
 

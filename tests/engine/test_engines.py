@@ -278,7 +278,7 @@ def test_models_that_cannot_be_private_are_refused():
         ("lstm", (80,), False, "character ids.*use model = linear or mlp"),
         ("lstm", (80, 2), True, "use model = one of your own"),
         ("trigram", (80,), False, "character ids.*use model = linear or mlp"),
-        ("fourgram", (2,), True, "the last 3 characters, and the inputs have 2; use longer windows"),
+        ("fourgram", (2,), True, "the last 3 characters, but inputs have 2; use longer windows"),
     ],
 )
 def test_a_pair_that_does_not_fit_names_the_models_that_do(name, shape, ids, expected):

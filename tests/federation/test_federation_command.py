@@ -223,7 +223,7 @@ def test_what_was_not_signed_is_not_served(base, capsys):
         (lambda facts: facts["members"].pop(0) and facts["settings"].update(num_clients=20), "do not sign it"),
         (lambda facts: facts.update(version="0.0.1"), "all sides need the same version"),
         (lambda facts: facts["settings"].update(start_from="/srv/run"), "start_from is a folder of one machine"),
-        (lambda facts: facts["settings"].update(data="/etc/passwd.csv"), "an agreement holds no path"),
+        (lambda facts: facts["settings"].update(data="/etc/passwd.csv"), "an agreement contains no path"),
         (lambda facts: facts["settings"].update(out="/tmp/x"), "each decides for itself"),
         (lambda facts: facts["settings"].update(dropout=0.5), "are real"),
         (lambda facts: facts["settings"].update(secure=False, seed=0), "set secure: true"),
@@ -277,7 +277,7 @@ def test_a_daemon_serves_only_what_its_operator_signed(signed_once, capsys):
         ({"data": None}, HONEST, "the settings need data: members"),
         ({"data": "members"}, HONEST, "list features (feature columns) and target"),
         ({"data": "members", "secure": False}, ["--mode", "plain"], "seeded noise protects nobody"),
-        ({"data": "patients.csv"}, HONEST, "an agreement holds no path"),
+        ({"data": "patients.csv"}, HONEST, "an agreement contains no path"),
         ({"mechanism": "identifier"}, ["--mode", "secure"], "needs --least-honest"),
         ({"device": "cuda"}, HONEST, "each decides for itself"),
         ({"data": "members", "features": ["age"], "target": "sick"}, HONEST, "declare classes"),
@@ -398,7 +398,7 @@ def test_a_schedule_of_real_members_is_refused(base, capsys):
     for changes in ({"participation": "schedule", "slots": 3}, {"slots": 3}):
         settings = {name: value for name, value in OWN.items() if name != "participation"} | changes
         (base / "settings.yaml").write_text(yaml.safe_dump(settings))
-        fails(capsys, "gives slots to numbers", "init", base / "scheduled", base / "settings.yaml", "--mode", "plain")
+        fails(capsys, "assigns slots by number", "init", base / "scheduled", base / "settings.yaml", "--mode", "plain")
 
 
 def test_a_members_types_are_declared_too(base, capsys):

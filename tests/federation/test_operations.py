@@ -168,7 +168,7 @@ def test_a_restored_member_takes_no_part_in_what_it_signed_and_its_cost_counts(b
     with listening([base / f"m{place}" for place in range(3)]):
         assert serve(base) == 0
     shutil.rmtree(base / "m0")
-    fails(capsys, "would be spent twice; give --nothing-signed-since", "restore", base / "copy", base / "m0")
+    fails(capsys, "could be spent twice; give --nothing-signed-since", "restore", base / "copy", base / "m0")
     do("restore", base / "copy", base / "m0", "--nothing-signed-since")
     assert stat.S_IMODE((base / "m0" / "identity.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((base / "m0").stat().st_mode) == stat.S_IMODE((base / "copy").stat().st_mode) == 0o700

@@ -180,7 +180,7 @@ def test_a_secure_run_needs_declared_constants_and_its_bits_are_each_clients_own
         ({"algorithm": "mixed-effects", "participation": "schedule", "slots": 3}, "slots"),
         ({"algorithm": "mixed-effects", "model": "linear"}, "table-linear"),
         ({"num_rounds": 8}, "at least 18"),
-        ({"private_evaluation": 0.25, "algorithm": "mixed-effects"}, "one of its own"),
+        ({"private_evaluation": 0.25, "algorithm": "mixed-effects"}, "its own model"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")

@@ -142,7 +142,7 @@ MISTAKES = {
     "double": (lambda: nn.Linear(4, 3).double(), {}, r"weight of type torch.float64.*module.float\(\)"),
     "not finite": (broken, {}, "weights in weight that are not finite"),
     "lazy": (lambda: nn.LazyLinear(3), {}, "call it once on a sample"),
-    "two outputs": (lambda: Pair(4, 3), {}, "returns a tuple; return the tensor"),
+    "two outputs": (lambda: Pair(4, 3), {}, "returns a tuple; return only the tensor"),
     "random in eval mode": (lambda: Noisy(4, 3), {}, "draws random numbers in eval mode"),
     "random by python": (lambda: Skipping(4, 3), {}, "draws random numbers in eval mode"),
     "random by numpy": (lambda: NumpySkipping(4, 3), {}, "draws random numbers in eval mode"),
@@ -155,12 +155,12 @@ MISTAKES = {
     "loss of the whole batch": (
         lambda: nn.Linear(4, 3),
         {"loss": balanced},
-        "loss = balanced gives a sample another number when it is alone.*mixes",
+        "loss = balanced gives a sample a different number alone.*mixes",
     ),
     "metric of the whole batch": (
         lambda: nn.Linear(4, 3),
         {"metric": lambda outputs, targets: (outputs - outputs.mean(0)).sum(1)},
-        "metric = <lambda> gives a sample another number when it is alone",
+        "metric = <lambda> gives a sample a different number alone",
     ),
     "TorchScript": (scripted, {}, "is a TorchScript program; give the module"),
     "computed weights": (computed, {}, "cannot be copied.*torch.nn.utils.parametrizations"),
@@ -228,7 +228,7 @@ def test_whole_numbers_for_several_labels_are_a_sequence(rng, tmp_path):
 def test_private_evaluation_of_numbers_needs_a_metric(rng):
     data = rr.from_arrays(rng.normal(size=(20, 6, 4)), rng.normal(size=(20, 6)))
     settings = {"num_clusters": 2, "num_rounds": 2, "noise_multiplier": 1.0, "delta": 0.01, "private_evaluation": 0.25}
-    with pytest.raises(ConfigError, match="give a metric whose values lie in 0 to 1"):
+    with pytest.raises(ConfigError, match="give a metric with values in 0 to 1"):
         rr.experiment(data=data, model=nn.Linear(4, 1), **settings)
 
 

@@ -395,7 +395,7 @@ def test_a_generator_of_its_own_is_refused():
     def loss(outputs, targets):
         return cross_entropy(outputs, targets) * (1 + generator.random() * outputs.requires_grad)
 
-    with pytest.raises(ConfigError, match="generator of its own"):
+    with pytest.raises(ConfigError, match="its own generator"):
         rr.experiment(data=population(), model=plain(), loss=loss, **RUN)
 
 

@@ -123,15 +123,15 @@ def test_mapped_rows_are_sent_as_their_place_in_a_file(tmp_path):
 def test_secure_runs_and_sweeps_do_not_go_on_a_cluster(cluster, tmp_path, capsys):
     secure = ["--secure", "--cluster", "tcp://127.0.0.1:1"]
     assert main(["run", *secure]) == 2
-    assert "its scheduler and its dashboard see who takes part" in capsys.readouterr().err
+    assert "its scheduler and dashboard see who takes part" in capsys.readouterr().err
     grid = tmp_path / "grid.yaml"
     grid.write_text("data: synthetic\nsecure: true\nepsilon: [2, 4]\n")
     assert main(["sweep", str(grid), "--cluster", "tcp://127.0.0.1:1"]) == 2
-    assert "secure runs do not go on a cluster" in capsys.readouterr().err
+    assert "secure runs are not allowed on a cluster" in capsys.readouterr().err
     with cluster_executor(cluster.scheduler_address) as (executor, _):
-        with pytest.raises(PrivacyError, match="secure runs do not go on a cluster"):
+        with pytest.raises(PrivacyError, match="secure runs are not allowed on a cluster"):
             rr.run(**SETTINGS, secure=True, executor=executor, out=str(tmp_path / "run"))
-        with pytest.raises(PrivacyError, match="secure runs do not go on a cluster"):
+        with pytest.raises(PrivacyError, match="secure runs are not allowed on a cluster"):
             rr.sweep({**SETTINGS, "secure": True, "out": str(tmp_path / "sweep")}, executor=executor)
     assert not (tmp_path / "run").exists()
 

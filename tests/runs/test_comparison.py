@@ -164,7 +164,7 @@ def test_new_clients_take_no_part_and_are_served(tmp_path):
     assert [row[0] for row in results_table(find_runs([runs[0].folder])).rows if NEW in row[0]]
     with pytest.raises(ConfigError, match="secure run"):
         rr.run(data=whole, **ROLES, **FAST | {"mechanism": "joint"}, new_clients=0.2, secure=True, num_clients=60)
-    with pytest.raises(ConfigError, match="clients of its own"):
+    with pytest.raises(ConfigError, match="its own clients"):
         rr.run(data="fashion-mini", new_clients=0.2)
 
 

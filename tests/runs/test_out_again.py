@@ -71,7 +71,7 @@ def test_a_module_is_a_copy(own_run):
 
 
 def test_a_network_of_ones_own_must_be_given_and_be_the_same(own_run):
-    with pytest.raises(ConfigError, match=r"network of its own, 'Sequential'.*rr\.load\(run, model=module\)"):
+    with pytest.raises(ConfigError, match=r"user's network, 'Sequential'.*rr\.load\(run, model=module\)"):
         rr.load(own_run)
     other = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
     with pytest.raises(ConfigError, match=r"has 0\.weight \(6, 5\) where the run trained 0\.weight \(4, 5\)"):
@@ -83,7 +83,7 @@ def test_a_network_of_ones_own_must_be_given_and_be_the_same(own_run):
 def test_a_method_of_ones_own_must_be_registered(tiny):
     folder = rr.run(**tiny | {"algorithm": rr.Method("mine", chooses_by_loss=True)}).folder
     registry.METHODS.unregister("mine")
-    with pytest.raises(ConfigError, match="method of its own, 'mine'; register it first"):
+    with pytest.raises(ConfigError, match="user's method, 'mine'; register it first"):
         rr.load(folder)
 
 

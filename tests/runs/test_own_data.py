@@ -230,7 +230,7 @@ def test_a_secure_run_refuses_a_table_of_other_types_than_were_declared(here, ca
     write_parquet(here / "x.parquet", table | {"a": [str(value) for value in table["a"]]})
     capsys.readouterr()
     assert main([*flags, *declared[:-1], "again"]) == 2
-    assert "types = a=number was declared, and the column holds text" in capsys.readouterr().err
+    assert "types = a=number was declared, but the column has text" in capsys.readouterr().err
     assert not (here / "again").exists()
 
 
@@ -283,7 +283,7 @@ MISTAKES = {
     "unknown label": (
         GOOD,
         [*ROLE, "--classes", "0", "2"],
-        "row 2 (client 'c1') has a label that is none of the 2 declared classes",
+        "row 2 (client 'c1') has a label outside the 2 declared classes",
     ),
     "float labels": (
         GOOD.replace(",0\n", ",0.5\n"),
@@ -313,7 +313,7 @@ MISTAKES = {
     "a partition": (
         GOOD,
         [*ROLE, "--partition", "dirichlet"],
-        "partition = dirichlet divides a dataset among clients, and x.csv has",
+        "partition = dirichlet divides a dataset among clients, but x.csv has",
     ),
     "rule without use": (GOOD, [*ROLE, "--missing", "who=c9"], "column 'who' has a rule and is not among the features"),
     "two roles": (GOOD, [*ROLE, "--group-column", "who"], "column 'who' has two roles"),

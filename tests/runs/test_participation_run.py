@@ -223,7 +223,7 @@ def test_lost_or_changed_noise_is_refused(slotted, secure, loss):
             tensors["noise.vectors"] = np.zeros((2, 3))
 
     rewritten(path, change)
-    with pytest.raises(PrivacyError, match="that is lost" if loss == "lost" else "another round or shape"):
+    with pytest.raises(PrivacyError, match="missing from checkpoint" if loss == "lost" else "another round or shape"):
         finish(resume(folder))
 
 

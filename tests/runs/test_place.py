@@ -66,4 +66,4 @@ def test_seeded_runs_may_be_copied(tiny, tmp_path):
 
 def test_adopting_needs_a_folder(capsys):
     assert main(["run", "--adopt"]) == 2
-    assert "--adopt belongs to --resume" in capsys.readouterr().err
+    assert "--adopt needs --resume" in capsys.readouterr().err

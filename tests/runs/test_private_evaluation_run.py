@@ -73,7 +73,7 @@ def test_the_average_takes_the_last_quarter(judged):
 def test_what_has_no_accuracy_or_no_room_is_refused(judged, tmp_path):
     with pytest.raises(ConfigError, match="regression, which has none"):
         rr.run(**(judged | {"data": "synthetic"}))
-    with pytest.raises(ConfigError, match="gives every client one of its own"):
+    with pytest.raises(ConfigError, match="gives every client its own model"):
         rr.run(**(judged | {"algorithm": "fedper"}))
     with pytest.raises(PrivacyError, match="use mechanism = joint"):
         rr.run(**(judged | {"mechanism": "identifier"}))

@@ -268,7 +268,7 @@ REFUSED = {
     "a seed": ({"seed": 3}, "takes no seed"),
     "seeds": ({"seeds": [1, 2]}, "takes no seed"),
     "evaluation": ({"evaluate_every": 2}, "evaluates models on raw client data"),
-    "no noise": ({"mechanism": "none", "noise_multiplier": None}, "nor secure"),
+    "no noise": ({"mechanism": "none", "noise_multiplier": None}, "secure and reserve_rounds do not apply"),
     "a reserve below zero": ({"reserve_rounds": -1}, "reserve_rounds = -1"),
     "a ceiling of zero": ({"max_epsilon": 0}, "max_epsilon = 0"),
 }
@@ -284,7 +284,7 @@ def test_what_secure_cannot_keep_is_refused(secure, tmp_path, changes, text):
 def test_only_secure_goes_without_a_seed(tiny):
     with pytest.raises(ConfigError, match="only secure = true"):
         from_flat(tiny | {"seed": None})
-    with pytest.raises(ConfigError, match="max_epsilon cannot be kept"):
+    with pytest.raises(ConfigError, match="max_epsilon does not apply"):
         from_flat({"mechanism": "none", "max_epsilon": 3.0})
 
 

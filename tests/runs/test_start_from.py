@@ -104,7 +104,7 @@ def test_a_start_among_members_is_under_another_relation(tiny, first, monkeypatc
 @pytest.mark.parametrize(
     ("file", "edit", "found"),
     [
-        ("summary.json", lambda told: told | {"sizes": ["many", {}]}, "sizes that are no numbers"),
+        ("summary.json", lambda told: told | {"sizes": ["many", {}]}, "sizes that are not numbers"),
         ("privacy.json", lambda told: told | {"noise": {"count_weight": 0.1}}, "states no noise_std"),
     ],
 )

@@ -80,7 +80,7 @@ class Broken(Executor):
 @pytest.mark.parametrize("secure", [False, True])
 def test_hosts_that_die_of_a_made_up_client_too_end_the_run_uncharged(secure, tmp_path):
     executor, ledger = Broken(), Ledger(tmp_path / "ledger.jsonl", secure=secure)
-    with pytest.raises(RoundError, match="also for a made-up client: out of memory"):
+    with pytest.raises(RoundError, match="even for a synthetic client: they are out of memory"):
         run_on(executor, ledger, **PRIVATE, secure=secure)
     assert not ledger.charged(0)
     assert executor.deaths < 12, "no process is started for every client"

@@ -23,7 +23,7 @@ def test_hosts_of_another_plan_are_refused():
     experiment, loud = rr.experiment(**SETTINGS), rr.experiment(**SETTINGS, count_weight=16.0)
     assert len(rounds(experiment, hosts=experiment.hosts)) == 1
     host = replace(loud.hosts.host, data=experiment.data, side=replace(loud.hosts.host.side, engine=experiment.engine))
-    with pytest.raises(PrivacyError, match="hosts were made for another mechanism"):
+    with pytest.raises(PrivacyError, match="hosts were made for a different mechanism"):
         rounds(experiment, hosts=Hosts(host))
 
 
@@ -34,7 +34,7 @@ def test_hosts_of_other_parts_are_refused(other):
     side = replace(host.side, engine=again.engine) if other == "engine" else host.side
     changed = {"data": replace(host, data=again.data), "engine": replace(host, side=side)}
     changed["secrecy"] = replace(host, discreet=False)
-    with pytest.raises(PrivacyError, match=f"hosts were made for another {other}"):
+    with pytest.raises(PrivacyError, match=f"hosts were made for a different {other}"):
         rounds(experiment, hosts=Hosts(changed[other]))
 
 

@@ -89,8 +89,8 @@ def restore(arguments: list[str]) -> int:
         raise RunFolderError(f"{command.copy}: files are missing or damaged; restore an earlier copy.")
     if "identity.key" in there and not (about.get("moved") or command.nothing_signed_since):
         raise ConfigError(
-            f"{command.copy} does not know what was signed after it was made, which would be spent twice; give "
-            "--nothing-signed-since if that is nothing, or enrol as a new member."
+            f"{command.copy} does not include trainings signed after it was made, whose budget could be spent "
+            "twice; give --nothing-signed-since if there were none, or enrol as a new member."
         )
     with explain_write(command.copy):
         (command.copy / _LIST).rename(command.copy / _USED)  # first of all: no restored folder is better than two

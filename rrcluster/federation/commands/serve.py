@@ -118,8 +118,9 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
         folder.add_consent({"name": agreement.members[place].name, "signature": signature.hex()})
     if missing := folder.missing_consents(agreement):
         raise ConfigError(
-            f"{', '.join(missing)} have not signed this agreement, or their daemons do not answer, which show what was "
-            f"signed; start them, or add consent.json with `rrcluster federation accept {folder.path} FILE`."
+            f"{', '.join(missing)} have not signed this agreement, or the daemons that present their "
+            "signature do not answer; start them, or add consent.json with `rrcluster federation accept "
+            f"{folder.path} FILE`."
         )
     needed, num_here = agreement.needed_members, len(here)
     away = ", ".join(member.name for place, member in enumerate(agreement.members) if place not in here)
@@ -143,9 +144,8 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
             say(str(error))
             _give_up(running)
         raise RoundError(
-            f"{error} `rrcluster federation status {folder.path}` says who answered last. Start the daemons that are "
-            "missing, or leave out members that are named here with --without, then serve again: the round is "
-            "attempted anew."
+            f"{error} `rrcluster federation status {folder.path}` says who answered last. Start the missing "
+            "daemons, or exclude the members named here with --without, then serve again to retry the round."
         ) from None
 
 
