@@ -178,7 +178,7 @@ class TableQuestion:
         return answers
 
     def _map(self, rows: Rows) -> dict[str, tuple[Array, float]]:
-        if not self._clustered:
+        if not self.form.clustered(len(self.facts.active)):
             return {}
         place = self.described(rows)[:, :2]
         cells = [
@@ -188,10 +188,11 @@ class TableQuestion:
 
     def _centres(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         answers: dict[str, tuple[Array, float]] = {}
-        for k in self._clustered:
+        families = self.form.clustered(len(self.facts.active))
+        for k in families:
             place = self.described(rows)
             member = one_hot(self._nearest(place, k), k)
-            centres = self.facts.of_family(k, self._clustered, self.facts.centres)
+            centres = self.facts.of_family(k, families, self.facts.centres)
             answers[f"moves of {k}"] = member[..., None] * (place[:, None] - centres), MOVE_CLIP
             answers[f"counts of {k}"] = member, 1.0
         return answers
@@ -306,10 +307,6 @@ class TableQuestion:
         k = len(models)
         nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
         return one_hot(nearest, k), linear(columns, models[nearest])
-
-    @property
-    def _clustered(self) -> tuple[int, ...]:
-        return tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
 
     @property
     def _chosen(self) -> Setting:

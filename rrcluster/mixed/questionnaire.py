@@ -30,8 +30,9 @@ LONGEST_MOVE = 1.5  # bound on a model's step
 FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates that are averaged
 LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
 LEAST_CLUSTER = 0.05  # share of the clients
-PAYS = 3.0  # standard errors by which more than one cluster must be better
+PAYS = 3.0  # standard errors by which clusters must be better, and effects where rows are ordered
 PAYS_AGAIN = 2.0  # standard errors by which further training must improve on the initial models
+LEAST_WITHIN = 0.1  # share of a direction's variance that lies within clusters: at least
 SMALLEST_SHARE = 0.02  # lower bound on a cluster's share when sums are divided by it
 RESTARTS, LLOYD_STEPS = 30, 40
 
@@ -50,10 +51,8 @@ class Questionnaire:
     tail: Array = field(default_factory=lambda: np.zeros(0))  # running mean of the last models of a training
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # ridge penalties on the weights
-    gain: Array = field(
-        default_factory=lambda: np.zeros(0)
-    )  # mean loss less that of one model (or of the initial models), and the std of its noise
-
+    # mean loss less that of one model (or of the initial models), and the std of its noise
+    gain: Array = field(default_factory=lambda: np.zeros(0))
     size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
 
     @classmethod
@@ -203,7 +202,7 @@ class Questionnaire:
         return replace(mapped, first=first, second=second)
 
     def _after_map(self, answers: "PartSums") -> Facts:
-        families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
+        families = self.form.clustered(len(self.facts.active))
         if not families:
             return self.facts
         counts, noise = answers.sums("cells", 1.0)
@@ -214,7 +213,7 @@ class Questionnaire:
         return replace(self.facts, centres=np.pad(centres, ((0, 0), (0, AXES - len(CELLS)))))
 
     def _after_centres(self, answers: "PartSums") -> Facts:
-        families = tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
+        families = self.form.clustered(len(self.facts.active))
         centres = [self._moved_centres(k, families, answers) for k in families]
         first = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
         return replace(self.facts, centres=np.concatenate(centres) if centres else self.facts.centres, first=first)
@@ -250,7 +249,8 @@ class Questionnaire:
             slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
             if first and since == 1:
                 penalty[block] = self._penalty(slopes, noise / share, rounds)
-            new_models[block] = self._stepped(models[block], slopes, penalty[block], self._anchor(first, models[block]))
+            anchor, moments = self._anchor(first, models[block]), self._cluster_moments(sizes[block])
+            new_models[block] = _stepped(models[block], slopes, penalty[block], anchor, moments, self.form.kind)
             start += k
         tail_rounds = max(round((FIRST_TAIL if first else SECOND_TAIL) * rounds), 1)
         tail = self.tail if since > rounds - tail_rounds + 1 else np.zeros_like(new_models)
@@ -274,12 +274,24 @@ class Questionnaire:
             return np.zeros_like(models)
         return np.split(self.facts.uncorrelated(self.facts.start), 2)[0 if first else 1]
 
-    def _stepped(self, models: Array, slopes: Array, penalty: Array, anchor: Array) -> Array:
-        """The models (k, l, p) after one step along their slopes; intercepts are not penalised."""
-        ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
-        step = (slopes - ridge * (models - anchor)) / (CURVATURE[self.form.kind] + ridge)
-        length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
-        return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
+    def _cluster_moments(self, sizes: Array) -> Array | None:
+        """(k, p, p) second moments of the uncorrelated columns in each of several clusters, from centres and sizes.
+
+        Columns that tell clusters apart vary little within one, where steps have to be longer.
+        """
+        facts, k, p = self.facts, len(sizes), 1 + len(self.facts.active)
+        if k == 1 or not facts.whiten.size:
+            return None
+        places = facts.of_family(k, self.form.clustered(p - 1), facts.centres) / np.maximum(
+            (facts.axes**2).sum(axis=0), 1e-12
+        )
+        means, shares = places @ facts.axes.T @ facts.whiten, np.maximum(sizes, SMALLEST_SHARE)
+        apart = means - shares @ means / shares.sum()
+        values, vectors = np.linalg.eigh(np.eye(p - 1) - apart.T @ (apart * shares[:, None]) / shares.sum())
+        moments = np.concatenate([np.ones((k, 1)), means], axis=1)
+        moments = moments[:, :, None] * moments[:, None, :]
+        moments[:, 1:, 1:] += vectors @ np.diag(np.maximum(values, LEAST_WITHIN)) @ vectors.T
+        return np.asarray(moments)
 
     def _after_first_choice(self, answers: "PartSums") -> Facts:
         settings = self.form.first_settings(len(self.facts.active))
@@ -287,23 +299,23 @@ class Questionnaire:
         if len(settings) > 1:
             gains, noise = answers.means("gains", GAIN_CLIP * math.sqrt(len(settings)))
         gains = np.concatenate([[0.0], gains])
-        k, intercept, slope = self._paying(settings, gains, PAYS * noise)
+        k, intercept, slope = self._paying(settings, gains, noise)
         start = self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
         return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
 
-    def _paying(self, settings: tuple[Setting, ...], gains: Array, margin: float) -> Setting:
-        """The setting of least loss; more clusters must beat fewer by the margin."""
-        best_of: dict[int, int] = {}
-        for place, (k, _, _) in enumerate(settings):
-            best_of[k] = place if k not in best_of or gains[place] < gains[best_of[k]] else best_of[k]
-        best = best_of[1]
-        for k in sorted(best_of):
-            best = best_of[k] if gains[best_of[k]] < gains[best] - margin else best
+    def _paying(self, settings: tuple[Setting, ...], gains: Array, noise: float) -> Setting:
+        """The setting of least loss; more clusters must be better by a margin, and effects where rows are ordered."""
+        best, sizes = 0, np.array([k for k, _, _ in settings])
+        for k in np.unique(sizes).tolist():
+            least = int(np.where(sizes == k, gains, np.inf).argmin())
+            margin = PAYS if k > 1 or self.form.ordered else 0.0
+            best = least if gains[least] < gains[best] - margin * noise else best
         return settings[best]
 
     def _after_last_choice(self, answers: "PartSums") -> Facts:
         best, gain, noise = self._least_gain(answers)
-        if gain < -(PAYS_AGAIN if self.form.begun else 1.0) * noise:
+        margin = PAYS_AGAIN if self.form.begun else float(best != (1, SMALL, SMALL))
+        if gain < -margin * noise:
             return replace(self.facts, chosen=np.array(best))
         if self.form.begun:  # the initial models, unchanged
             first, second = np.split(self.facts.start, 2)
@@ -317,7 +329,22 @@ class Questionnaire:
         gains, finer = answers.means("gains", FINE_GAIN_CLIP * math.sqrt(len(settings)))
         over, noise = answers.means("over what is there", LAST_GAIN_CLIP)
         best = int(gains[: len(settings)].argmin())
+        if self.form.ordered and not self.form.begun and gains[best] > gains[0] - PAYS * math.sqrt(2) * finer:
+            best = 0  # no effects
         return settings[best], float(gains[best] + over[0]), math.hypot(noise, finer)
+
+
+def _stepped(models: Array, slopes: Array, penalty: Array, anchor: Array, moments: Array | None, kind: str) -> Array:
+    """The models (k, l, p) after one step of Newton's method on a bound of the loss; intercepts are not penalised."""
+    ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
+    step = slopes - ridge * (models - anchor)
+    if moments is None:
+        step = step / (CURVATURE[kind] + ridge)
+    else:
+        curvature = CURVATURE[kind] * moments + ridge * np.eye(models.shape[2])
+        step = np.linalg.solve(curvature, step.transpose(0, 2, 1)).transpose(0, 2, 1)
+    length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
+    return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
 
 
 @dataclass(frozen=True)
@@ -446,14 +473,12 @@ def handed_out(form: Form, facts: Facts) -> Models:
     if facts.chosen.size:
         effects = facts.chosen[1:]
     shared = np.concatenate([*ranges, centre, gain, axes.ravel(), target, effects])
-    families = form.families_of(len(active))
     place, weights = np.zeros((k, r)), np.zeros((2, k, form.num_outputs, 1 + encoded))
     if k > 1:
-        centres = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
-        place[:] = centres
+        place[:] = facts.of_family(k, form.clustered(len(active)), facts.centres)
     columns = np.concatenate([[0], 1 + active])
     if facts.first.size:
-        plain = facts.correlated(facts.of_family(k, families, facts.first))
+        plain = facts.correlated(facts.of_family(k, form.families_of(len(active)), facts.first))
         base = facts.correlated(facts.second) if facts.second.size else plain
         weights[0][..., columns] = base if effects.max() <= SMALL else plain
         weights[1][..., columns] = base
@@ -468,8 +493,7 @@ def facts_of(form: Form, models: Models) -> Facts:
     active = np.flatnonzero(gain)
     place, weights, base = np.split(models.clustered, [AXES, AXES + (models.clustered.shape[1] - AXES) // 2], axis=1)
     columns = np.concatenate([[0], 1 + active])
-    shaped = (w.reshape(len(w), form.num_outputs, 1 + encoded)[..., columns] for w in (weights, base))
-    first, second = shaped
+    first, second = (w.reshape(len(w), form.num_outputs, 1 + encoded)[..., columns] for w in (weights, base))
     return Facts(
         low=low,
         high=high,

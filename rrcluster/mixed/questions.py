@@ -145,7 +145,7 @@ class Form:
 
     def _parts(self, name: str, a: int) -> Iterator[AnswerPart]:
         p, choices = a + 1, len(self.first_settings(a)) - 1
-        clustered = [k for k in self.families_of(a) if k > 1]
+        clustered = self.clustered(a)
         if name == "coarse ranges":
             yield AnswerPart("extremes", 2 * self.num_voted * COARSE, 1.0)
             yield AnswerPart("zeros", 1, 0.2)
@@ -186,12 +186,15 @@ class Form:
         """The candidate numbers of clusters, given the number of columns: clusters only where columns are few."""
         return self.families if self.begun or active <= MOST_CLUSTERED else (1,)
 
+    def clustered(self, active: int) -> tuple[int, ...]:
+        """The candidates with more than one cluster."""
+        return tuple(k for k in self.families_of(active) if k > 1)
+
     def first_settings(self, active: int) -> tuple[Setting, ...]:
         """(k, size of intercepts, size of slopes) of the first choice; the first entry is one model."""
         sizes = [(a, s) for a in INTERCEPTS for s in SLOPES] if self.personal else [(SMALL, SMALL)]
         more = CLUSTERED_SIZES if self.personal else CLUSTERED_SIZES[:1]
-        clustered = [k for k in self.families_of(active) if k > 1]
-        return tuple((1, *size) for size in sizes) + tuple((k, *size) for k in clustered for size in more)
+        return tuple((1, *size) for size in sizes) + tuple((k, *size) for k in self.clustered(active) for size in more)
 
     def last_settings(self, k: int, intercept: float, slope: float) -> tuple[Setting, ...]:
         """The same for the last choice, around the first; the baseline is the one model of the first training."""
@@ -230,12 +233,7 @@ class Form:
     @property
     def width(self) -> int:
         """Width of the longest answer, to which all are padded."""
-        counts = {
-            0,
-            min(self.num_encoded, MOST_FULL),
-            min(self.num_encoded, MOST_CLUSTERED),
-            min(self.num_encoded, MOST_ACTIVE),
-        }
+        counts = {0, *(min(self.num_encoded, most) for most in (MOST_FULL, MOST_CLUSTERED, MOST_ACTIVE))}
         return max(sum(part.width for part in self.parts(stage, a)) for stage in range(len(STAGES)) for a in counts)
 
 

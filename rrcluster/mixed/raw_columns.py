@@ -126,13 +126,18 @@ def coarse_ranges(votes: Array, noise: float, clients: float) -> Ranges:
 
 
 def _knees(votes: Array, noise: float, clients: float, has_votes: Array) -> Array:
-    """(d,) knees of columns whose largest numbers differ by factors of 64 or more between clients."""
+    """(d,) knees of columns whose largest numbers differ by factors of 64 or more between clients.
+
+    The lower quartile of clients counts as the least: of any column around zero a few clients have tiny numbers alone.
+    """
     enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * clients)
     size = np.abs(np.arange(COARSE) - ZERO_BIN)  # a bin's magnitude in factors of 4
     outward = np.stack([enough[0] & (np.arange(COARSE) < ZERO_BIN), enough[1] & (np.arange(COARSE) > ZERO_BIN)])
     largest = np.where(outward, size, 0).max(axis=(0, 2))
     smallest = np.where(outward, size, COARSE).min(axis=(0, 2))
-    wide = has_votes & (largest - smallest >= LOG_OCTAVES)
+    by_size = np.stack([np.where(outward & (size == s), votes, 0).sum(axis=(0, 2)) for s in range(size.max() + 1)])
+    quartile = (by_size.cumsum(axis=0) < 0.25 * by_size.sum(axis=0)).sum(axis=0)
+    wide = has_votes & (largest - quartile >= LOG_OCTAVES)
     return np.where(wide, 4.0 ** (np.minimum(smallest, len(_POWERS)) - 9.0), 0.0)
 
 

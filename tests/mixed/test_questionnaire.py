@@ -1,12 +1,14 @@
 """A questionnaire without noise finds what is there: ranges, texts, groups, and how much clients differ."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rrcluster.mixed.answers import Rows
 from rrcluster.mixed.questionnaire import Questionnaire, described_votes, facts_of, handed_out, k_means
-from rrcluster.mixed.questions import STAGES, Form
-from rrcluster.mixed.raw_columns import COARSE, ZERO_BIN, coarse_ranges
+from rrcluster.mixed.questions import SMALL, STAGES, Form
+from rrcluster.mixed.raw_columns import COARSE, EDGES, ZERO_BIN, coarse_ranges, extreme_bins, one_hot
 
 
 def asked(form, rows, *, noise=0.0, until=None, expected=None, seed=0):
@@ -56,6 +58,12 @@ def test_a_column_over_many_factors_of_ten_is_compressed_and_others_are_not():
     facts = asked(Form(3, 0, 1, "binary"), Rows(values, None, rows.targets, rows.mask), until="moments").facts
     assert facts.knee[0] > 0
     assert (facts.knee[1:] == 0).all()
+
+
+def test_a_normal_column_is_not_compressed_however_little_noise_there_is():
+    values = np.random.default_rng(0).normal(scale=3.0, size=(5000, 1, 1))
+    bins = extreme_bins(values, np.ones((5000, 1), dtype=bool), EDGES)
+    assert coarse_ranges(one_hot(bins, COARSE).sum(axis=0), 0.0, 5000.0).knee == 0
 
 
 def test_declared_ranges_are_kept_and_nobody_votes_for_them():
@@ -118,6 +126,28 @@ def test_groups_in_the_columns_are_found_and_no_others():
     for seed in range(3):
         alone, _ = population(groups=1, effect=0.5, seed=seed)
         assert asked(form, alone, noise=3.0, seed=seed).facts.chosen[0] == 1
+
+
+def test_models_of_clusters_far_apart_are_trained_as_far_as_those_of_near_ones():
+    form, losses = Form(3, 0, 1, "binary", most_clusters=3), []
+    for further in (0.0, 4.0):
+        rows, group = population(n=600, groups=3)
+        angle = 2 * np.pi * group / 3
+        values = rows.values.copy()
+        values[..., :2] += further * np.stack([np.cos(angle), np.sin(angle)], axis=1)[:, None]
+        state = asked(form, replace(rows, values=values), until="first choice")
+        question, setting = state.question(form.ends[5]), (3, SMALL, SMALL)
+        losses.append(question._losses(replace(rows, values=values), {3: question._first(3)}, (setting,)).mean())
+    assert losses[1] < losses[0] + 0.009
+
+
+@pytest.mark.parametrize(("ordered", "effects"), [(True, False), (False, True)])
+def test_effects_must_be_better_than_none_by_more_than_noise_where_rows_are_ordered(ordered, effects):
+    state = Questionnaire(Form(3, 0, 1, "binary", ordered=ordered))
+    settings = ((1, SMALL, SMALL), (1, 0.5, 0.2), (2, SMALL, SMALL))
+    assert (state._paying(settings, np.array([0.0, -0.02, -0.021]), 0.01)[1] > SMALL) == effects
+    assert state._paying(settings, np.array([0.0, -0.04, 0.0]), 0.01) == settings[1]
+    assert state._paying(settings, np.array([0.0, -0.04, -0.08]), 0.01) == settings[2]
 
 
 def test_counts_replace_a_bound_that_is_far_too_large():
