@@ -216,7 +216,8 @@ TRANSPORTS = Registry(
     "rrcluster.transports",
     (
         Entry("local", "rrcluster.federation.unix_socket:open_local", "sockets of this machine"),
-        Entry("flower", "rrcluster.federation.flower.flower_transport:open_flower", "Flower over a network"),
+        Entry("tls", "rrcluster.federation.tls_transport:open_tls", "TLS over a network"),
+        Entry("flower", "rrcluster.federation.flower_transport:open_flower", "Flower over a network"),
     ),
 )
 """A transport is a function of a `Reach` (federation/transports.py): a context with an `ask`, as `Transport` has it."""

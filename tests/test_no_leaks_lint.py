@@ -114,7 +114,7 @@ ALLOWED_IMPORTS |= {"data/images.py": "pickle"}  # of files with the published d
 # A wheel with the published digest alone, whose frames may name what `_FrameReader` lists; members are never unpacked.
 ALLOWED_IMPORTS |= {"research/rrcluster_research/natural_tables.py": "pickle zipfile subprocess"}
 ALLOWED_IMPORTS |= {"federation/children.py": "subprocess"}  # this package's own modules
-ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
+ALLOWED_IMPORTS |= {"federation/flower_transport.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
 ALLOWED_IMPORTS |= {"cli/__init__.py": "runpy"}  # the file that a user names in --plugin, to be run
 ALLOWED_CALLS = {"federation/member_daemon.py": "np.load"}  # an operator's own arrays; objects are refused
 FORBIDDEN_CALLS = {

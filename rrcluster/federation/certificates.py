@@ -1,5 +1,6 @@
 """Keys and certificates of a federation: its own certificate authority, and keys that never leave their owner."""
 
+import hashlib
 import ipaddress
 import os
 import stat
@@ -8,16 +9,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.storage import explain_write, replace_file, write_file
 
 CA_DAYS, SERVER_DAYS = 3650, 365
+_NODE_MINUTES = 5  # of a connection's certificate, from and to now: clocks may differ by as much
 _PEM, _RAW = serialization.Encoding.PEM, serialization.NoEncryption()
 
 
@@ -66,12 +69,23 @@ def new_node_key() -> tuple[bytes, str]:
     return private, public.decode()
 
 
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A node's private key."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("curve")
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: is no node's key; give the file that enrolling made.") from None
+    return key
+
+
 def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[str]) -> None:
     """Create the federation's certificate authority, and its server's certificate for these host names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"rrcluster federation {name}")
     certificate = (
-        _builder(subject, subject, key, CA_DAYS)
+        _builder(subject, subject, key.public_key(), CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .sign(key, SHA256())
@@ -94,7 +108,7 @@ def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_named(hosts[0]), authority.subject, key, SERVER_DAYS)
+        _builder(_named(hosts[0]), authority.subject, key.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -104,6 +118,47 @@ def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
     with explain_write(private / "server.key"):
         replace_file(private / "server.key", _private(key), mode=0o600)
     write_file(private / "server.pem", certificate.public_bytes(_PEM))
+
+
+def node_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A key of minutes and its certificate, which a node's key signs: who holds that key connects, and nobody else."""
+    passing = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_named("node"), _named(_key_name(key.public_key())), passing.public_key(), _NODE_MINUTES / 1440)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, SHA384())
+    )
+    return _private(passing) + certificate.public_bytes(_PEM)
+
+
+def read_public_key(key: str) -> ec.EllipticCurvePublicKey:
+    """A node's public key, from a line as OpenSSH writes it."""
+    try:
+        public = serialization.load_ssh_public_key(key.encode())
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise ValueError("curve")
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{key[:40]!r} is no public key of a node; its member must enrol again.") from None
+    return public
+
+
+def node_authority(key: str) -> tuple[str, str]:
+    """The name under which a node's key signs, and a certificate of that key for those who trust it."""
+    public = read_public_key(key)
+    name = _key_name(public)
+    certificate = (
+        _builder(_named(name), _named("roster"), public, SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(ec.generate_private_key(ec.SECP256R1()), SHA256())  # nobody reads this signature
+    )
+    return name, certificate.public_bytes(_PEM).decode()
+
+
+def _key_name(key: ec.EllipticCurvePublicKey) -> str:
+    return hashlib.sha256(key.public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def certificate_days(path: Path, *, now: datetime | None = None) -> float:
@@ -147,16 +202,16 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(int.from_bytes(os.urandom(19)) >> 1)
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -74,8 +74,8 @@ def watch_parent(parent: int | None, act: Callable[[], object]) -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def free_port() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+def allow_open_files(number: int) -> None:
+    """Raise this process's limit so that it can open so many files beside the usual ones, where that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(soft, number + 256)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

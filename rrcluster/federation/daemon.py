@@ -6,7 +6,6 @@ reason.
 """
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -87,7 +86,7 @@ class Daemon:
 
     def _hello(self, _: Letter) -> Letter:
         consent = np.frombuffer(self.agreement.sign(self.identity), dtype=np.uint8)
-        return Letter("here", {"member": self.place, "time": time.time()}, {"consent": consent})
+        return Letter("here", {"member": self.place}, {"consent": consent})
 
     def _train(self, letter: Letter) -> Letter:
         """Plain mode: raw reports of the clients that the server names. Refused if the agreement allows only sums."""

@@ -119,22 +119,22 @@ class Deployment:
         }
 
 
-def greet(agreement: Agreement, transport: Transport) -> dict[int, tuple[bytes, float]]:
-    """The signature on this agreement and the clock of each member that answers with its consent."""
+def greet(agreement: Agreement, transport: Transport) -> dict[int, bytes]:
+    """The signature on this agreement of each member that answers with its consent."""
     hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
     answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
     consents = {place: _shown(agreement, place, content) for place, content in answers.items()}
     return {place: consent for place, consent in consents.items() if consent is not None}
 
 
-def _shown(agreement: Agreement, place: int, content: bytes) -> tuple[bytes, float] | None:
+def _shown(agreement: Agreement, place: int, content: bytes) -> bytes | None:
     try:
         letter = decode(content, longest=_LONGEST_WORD).expect("here", consent=("u1", (None,)))
-        signature, clock = letter.arrays["consent"].tobytes(), letter.facts.get("time")
+        signature = letter.arrays["consent"].tobytes()
         agreement.check_consent(place, signature)
     except ProtocolError:
         return None
-    return (signature, clock) if type(clock) is float else None
+    return signature
 
 
 def hand_out(

@@ -4,10 +4,14 @@ Sampled cohorts are secret, so the figures then omit who answered and when: the 
 part.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from rrcluster.errors import ConfigError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.privacy.ledger import read_charges
 from rrcluster.storage import read_json_lines
@@ -67,3 +71,33 @@ def server_figures(agreement: Agreement, run: Path, expected: float, status: Map
         figures |= {"members_connected": len(status["answered"]), "last_message_seconds": status["at"]}
         figures |= {"last_release_seconds": lines.stat().st_mtime} if rounds else {}
     return figures
+
+
+@contextmanager
+def show_figures(port: int | None, file: Path) -> Iterator[None]:
+    """Answer GET /metrics with this file and GET /health with a word, on the loopback interface alone."""
+
+    class Answers(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            there = self.path == "/health" or (self.path == "/metrics" and file.exists())
+            self.send_response(200 if there else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(b"" if not there else b"ok\n" if self.path == "/health" else file.read_bytes())
+
+        def log_message(self, *_: Any) -> None:
+            """Nobody needs to know."""
+
+    if port is None:
+        yield
+        return
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
+    except OSError as error:
+        raise ConfigError(f"metrics = {port}: this port cannot be used ({error.strerror}); choose another.") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with server:
+        yield
+        server.shutdown()

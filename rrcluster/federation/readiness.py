@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.certificates import certificate_days, check_secret
 from rrcluster.federation.client_ledger import ledger_of, signed_cost
-from rrcluster.federation.collect import Transport
-from rrcluster.federation.deployment import greet
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import digits_up, epsilon_text
@@ -23,7 +20,6 @@ from rrcluster.runs.advise import HOPELESS, WEAK, outlook
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28
-_CLOCK = 60.0  # seconds that clocks may differ; certificates and deadlines depend on them
 _LEAST_STEP = 2.0  # in noise stds: a weaker step is noise even in the best direction
 
 
@@ -50,25 +46,19 @@ def _problem(text: str) -> str:
     raise RRClusterError(text)
 
 
-def check_server(
-    folder: FederationFolder, *, port: int | None = None, transport: Transport | None = None
-) -> list[CheckLine]:
-    """The checklist of the server's operator; with a transport, also members' answers and clocks."""
+def check_server(folder: FederationFolder) -> list[CheckLine]:
+    """The checklist of the server's operator."""
     lines = [
         _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
         _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),
         _line("disk", lambda: _disk(folder.path)),
     ]
-    if port is not None:
-        lines.append(_line("port", lambda: _port(port)))
     try:
         agreement = folder.agreement()
     except RRClusterError as error:
         return [*lines, CheckLine("agreement", False, str(error))]
     lines += _agreed_lines(agreement)
     lines.append(_line("consents", lambda: _consents(folder, agreement)))
-    if transport is not None:
-        lines.append(_line("members", lambda: _present(agreement, transport)))
     return [*lines, _line("budget", lambda: _server_budget(folder, agreement))]
 
 
@@ -166,29 +156,6 @@ def _disk(path: Path) -> str:
     if free < _FEW_BYTES:
         return _problem(f"{path}: {free / 2**20:.0f} MiB are free; free at least {_FEW_BYTES / 2**20:.0f} MiB.")
     return f"{free / 2**30:.1f} GiB are free"
-
-
-def _port(port: int) -> str:
-    with socket.socket() as listening:
-        try:
-            listening.bind(("127.0.0.1", port))
-        except OSError as error:
-            return _problem(
-                f"port {port} cannot be used ({error.strerror}); stop what listens there, or choose another."
-            )
-    return f"{port} is free"
-
-
-def _present(agreement: Agreement, transport: Transport) -> str:
-    here, now = greet(agreement, transport), time.time()
-    names = [member.name for member in agreement.members]
-    absent = [name for place, name in enumerate(names) if place not in here]
-    wrong = [names[place] for place, (_, clock) in here.items() if abs(clock - now) > _CLOCK]
-    if absent:
-        _problem(f"{', '.join(absent)} do not present their signature; start their daemons.")
-    if wrong:
-        _problem(f"the clocks of {', '.join(wrong)} differ from this one by more than {_CLOCK:g} s; set them.")
-    return f"all {len(names)} answer, and their clocks agree within {_CLOCK:g} s"
 
 
 def _consents(folder: FederationFolder, agreement: Agreement) -> str:

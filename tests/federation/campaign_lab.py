@@ -2,8 +2,8 @@
 
     python tests/federation/campaign_lab.py FOLDER KILLS SEED
 
-Every program is the command that an operator starts: four daemons, four nodes, `serve` with its SuperLink and gate.
-A supervisor starts again what dies; nodes reach the gate through proxies that can be cut. Trainings follow each other
+Every program is the command that an operator starts: four daemons, four nodes, and `serve`. A supervisor starts again
+what dies; nodes reach the server through proxies that can be cut. Trainings follow each other
 until all kills were made, and the last one goes to its end. Prints JSON: what was done, and what ledgers, exit
 statuses, members and the simulator say of it.
 """
@@ -26,9 +26,9 @@ from pathlib import Path
 
 import numpy as np
 from folder_lab import REHEARSAL, signed
+from network_lab import free_port
 
 from rrcluster.cli import main as rrcluster
-from rrcluster.federation.children import free_port
 from rrcluster.federation.collect import PlainCollect
 from rrcluster.runs.experiment import build_experiment
 from rrcluster.runs.load import load
@@ -38,10 +38,9 @@ from rrcluster.simulation.clients import Faults
 COUNTS, LEAST, ROUNDS, SECONDS = (6, 7, 5, 6), 3, 16, 20
 SETTINGS = {**REHEARSAL, "num_rounds": ROUNDS, "participation": "everybody"}
 SETTINGS.pop("sample_rate")
-KINDS = ("gate", "superlink", "serve", "node", "daemon")
+KINDS = ("serve", "node", "daemon")
 CUTS = {"one member": (0,), "all members": (0, 1, 2, 3), "two members": (1, 3)}
 OUTAGE = 45.0
-MODULES = {"gate": "rrcluster.federation.flower.gate", "superlink": "rrcluster.federation.flower.run_superlink"}
 
 
 def note(path, line):
@@ -54,7 +53,7 @@ def lines(path):
 
 
 class Proxy:
-    """A cable between a node and the gate."""
+    """A cable between a node and the server."""
 
     def __init__(self, port):
         self.target, self.cut, self.ends = port, False, set()
@@ -146,12 +145,12 @@ class Training:
         self.charged = self.base / "charged.jsonl"
 
     def commands(self):
-        local = ["--transport", "flower", "--address", f"127.0.0.1:{self.port}", "--seconds", str(SECONDS), "--quiet"]
+        local = ["--address", f"127.0.0.1:{self.port}", "--seconds", str(SECONDS), "--quiet"]
         yield ("serve", 0), [__file__, "serve", self.charged, self.trial, *local]
         for place, member in enumerate(self.members):
             server = f"127.0.0.1:{self.proxies[place].port}"
             yield ("daemon", place), ["-m", "rrcluster", "federation", "client", member, "--engine", "reference"]
-            node = ["-m", "rrcluster", "federation", "node", member, "--server", server, "--poll-seconds", "0.2"]
+            node = ["-m", "rrcluster", "federation", "node", member, "--server", server]
             yield ("node", place), [*node, "--parent", os.getpid()]
 
     def supervise(self):
@@ -178,20 +177,14 @@ class Training:
 
     def victim(self, kind):
         """The number of a process of this kind, if one runs."""
-        serve = self.running[("serve", 0)].pid
         if kind == "serve":
-            return serve
-        if kind in MODULES:
-            for child in Path(f"/proc/{serve}/task/{serve}/children").read_text().split():
-                if MODULES[kind] in Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "):
-                    return int(child)
-            return None
+            return self.running[("serve", 0)].pid
         return self.running[(kind, self.rng.randrange(len(COUNTS)))].pid
 
-    def memory_of_gate(self):
+    def memory_of_server(self):
         """In MiB; 0 where there is none."""
         with contextlib.suppress(OSError, KeyError):
-            return memory_of(self.victim("gate"))
+            return memory_of(self.victim("serve"))
         return 0
 
     def kill(self, kind):
@@ -263,14 +256,12 @@ class Answering(Faults):
 def flood(port, trusted, end):
     """Strangers that send bodies of 700 MiB, for as long as they are let."""
     context = ssl.create_default_context(cafile=str(trusted))
-    request = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 734003200\r\n\r\n"
     while time.monotonic() < end:
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", port), timeout=2) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as stream,
         ):
-            stream.sendall(request)
             for _ in range(700):
                 stream.sendall(bytes(2**20))
 
@@ -298,7 +289,7 @@ def campaign(base, kills, seed):
                 training.supervise()
                 time.sleep(0.2)
                 now = time.monotonic()
-                most = max(most, training.memory_of_gate())
+                most = max(most, training.memory_of_server())
                 for end, proxies in cuts:
                     if now > end:
                         [proxy.plug() for proxy in proxies]
@@ -325,7 +316,7 @@ def campaign(base, kills, seed):
         "seed": seed,
         "seconds": round(time.monotonic() - began),
         "done": done,
-        "gate_mib": most,
+        "server_mib": most,
         "least_members": LEAST,
         "num_rounds": ROUNDS,
         "trainings": [training.says() for training in trainings],

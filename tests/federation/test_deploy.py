@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def test_compose_services_have_the_keys_that_the_specification_has():
 def test_an_image_holds_the_package_and_nothing_that_lies_beside_it():
     copied = re.findall(r"^COPY (.*) /source", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
     names = {name for line in copied for name in line.split()}
-    assert names == {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "constraints-flower.txt", "rrcluster"}
+    assert names == {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "constraints.txt", "rrcluster"}
     assert all((DEPLOY.parent / name).exists() for name in names)
 
 
@@ -102,21 +101,22 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
     assert "PrivateNetwork=true" in (DEPLOY / "rrcluster-client@.service").read_text()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Flower imports
 def test_a_node_says_what_it_lacks(tmp_path):
     with pytest.raises(ConfigError, match="--server host:port"):
         node([str(tmp_path)])
-    lacking = "ca.pem is not there" if find_spec("flwr") else "with `-c constraints-flower.txt`"
-    with pytest.raises(ConfigError, match=lacking):
+    with pytest.raises(ConfigError, match=r"ca\.pem is not there"):
         node([str(tmp_path), "--server", "127.0.0.1:9"])
 
 
-def test_nginx_passes_what_the_gate_passes_and_keeps_nothing():
-    text = (DEPLOY / "nginx.conf").read_text()
+def test_nginx_passes_what_nodes_call_and_keeps_nothing():
+    text = (DEPLOY / "nginx-flower.conf").read_text()
     (calls,) = re.findall(r"location ~ \^/v1/fleet/\((.*)\)\$", text)
-    gate = (DEPLOY.parent / "rrcluster" / "federation" / "flower" / "gate.py").read_text()
-    listed = " ".join(re.findall(r'^_OF_(?:NODES|MESSAGES) = "([a-z -]+)"$', gate, flags=re.MULTILINE)).split()
-    assert len(listed) == 8
-    assert sorted(calls.split("|")) == sorted(listed)
+    assert set(calls.split("|")) == {
+        "activate-node", "deactivate-node", "send-node-heartbeat", "confirm-message-received",
+        "pull-messages", "pull-object", "push-messages", "push-object",
+    }  # fmt: skip
     for setting in ("access_log off", ".log crit;", "proxy_request_buffering off", "proxy_max_temp_file_size 0"):
+        assert setting in text
+    text = (DEPLOY / "nginx.conf").read_text()
+    for setting in ("access_log off", ".log crit;", "limit_conn "):
         assert setting in text

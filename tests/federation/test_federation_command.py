@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import socket
 import stat
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,14 +55,11 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     members = [base / f"m{place}" for place in range(3)]
     with listening(members):
         do("serve", trial, "--transport", "local", "--members", base, "--quiet")
-        assert main(["federation", "check", str(trial), "--members", str(base)]) in (0, 1)
+        assert main(["federation", "check", str(trial)]) in (0, 1)
         checked = capsys.readouterr().out
         assert main(["federation", "check", str(members[2])]) in (0, 1)
         checked += capsys.readouterr().out
-    assert "all 3 answer, and their clocks agree" in checked
     assert "ok    daemon           answers" in checked
-    assert main(["federation", "check", str(trial), "--members", str(base)]) == 1
-    assert "m0, m1, m2 do not present their signature" in capsys.readouterr().out
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"
@@ -547,22 +542,14 @@ def test_check_refuses_eight_single_clients_and_says_what_would_help(base, capsy
 
 
 def test_check_names_what_is_not_in_order_and_the_way_out(signed_once, monkeypatch, capsys):
-    late = SimpleNamespace(time=lambda: time.time() + 300, monotonic=time.monotonic)
-    with listening([signed_once / f"m{place}" for place in range(3)]), socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        monkeypatch.setattr(readiness.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**27))
-        monkeypatch.setattr(readiness, "certificate_days", lambda _: 12.0)
-        monkeypatch.setattr(readiness, "time", late)
-        capsys.readouterr()
-        check = ["check", signed_once / "trial", "--members", signed_once, "--port", port, "--json"]
-        assert main(["federation", *map(str, check)]) == 1
+    monkeypatch.setattr(readiness.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**27))
+    monkeypatch.setattr(readiness, "certificate_days", lambda _: 12.0)
+    capsys.readouterr()
+    assert main(["federation", "check", str(signed_once / "trial"), "--json"]) == 1
     lines = {line["what"]: line["detail"] for line in json.loads(capsys.readouterr().out) if not line["passed"]}
     expected = {
         "certificates": "ends in 12 days",
         "disk": "128 MiB are free; free at least 256 MiB",
-        "port": f"port {port} cannot be used (Address already in use)",
-        "members": "the clocks of m0, m1, m2 differ from this one by more than 60 s; set them.",
         "signal to noise": "hopeless",
     }
     assert set(lines) == set(expected)

@@ -7,11 +7,14 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from folder_lab import HONEST, REHEARSAL, SECURE, do, listening, short_folder, signed
+from network_lab import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 from rrcluster.cli import main
@@ -22,7 +25,7 @@ from rrcluster.federation.client_ledger import ledger_of
 from rrcluster.federation.commands.sheet import sheet_text
 from rrcluster.federation.federation_folder import METRICS, FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.federation.metrics import _HELP
+from rrcluster.federation.metrics import _HELP, metrics_text, show_figures
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -89,6 +92,31 @@ def test_server_and_daemons_show_figures_that_prometheus_reads(base, capsys):
         "rrcluster_expected_size": 30, "rrcluster_members": 3, "rrcluster_members_needed": 2,
         "rrcluster_members_connected": 3,
     }  # fmt: skip
+
+
+def fetched(port, target):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{target}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
+
+
+def test_serve_shows_its_figures_to_prometheus_on_the_loopback_interface(tmp_path):
+    file, port = tmp_path / METRICS, free_port()
+    with show_figures(port, file):
+        assert fetched(port, "/metrics") == (404, "")  # no message yet
+        file.write_text(metrics_text({"up": 1.0, "rounds_done": 2}))
+        status, text = fetched(port, "/metrics")
+        assert (status, parsed(text)) == (200, {"rrcluster_up": 1, "rrcluster_rounds_done": 2})
+        assert fetched(port, "/health") == (200, "ok\n")
+        assert fetched(port, "/server.key") == (404, "")
+        with pytest.raises(ConfigError, match="this port cannot be used"), show_figures(port, file):
+            pass
+    with pytest.raises(OSError, match="refused"):
+        fetched(port, "/health")
+    with show_figures(None, file):
+        pass
 
 
 @pytest.mark.parametrize("secure", [False, True])

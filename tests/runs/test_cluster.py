@@ -223,6 +223,53 @@ def test_a_sweep_on_a_cluster_and_in_shards_has_the_bits_of_one_process(cluster,
         assert "must be i/n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_sweep_of_24_runs_has_the_bits_of_one_process_on_1_2_and_4_workers(tmp_path):
+    varied = {**SETTINGS, "num_rounds": 2, "num_clusters": [1, 2, 3], "epsilon": [2, 4], "seeds": [0, 1, 2, 3]}
+    rr.sweep({**varied, "out": str(tmp_path / "here")}, processes=1)
+    places = [path.parent.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("models.safetensors")]
+    assert len(places) == 24
+    for number in (1, 2, 4):
+        with cluster_executor(f"local:{number}") as (executor, _):
+            rr.sweep({**varied, "out": str(tmp_path / str(number))}, executor=executor)
+        assert all(files(tmp_path / str(number) / place) == files(tmp_path / "here" / place) for place in places)
+
+
+CNN = {**SETTINGS, "data": "fashion-mini", "model": "cnn", "num_clients": 1000, "sample_rate": 0.3, "num_rounds": 7}
+CNN |= {"samples_per_client": 40, "epsilon": 4, "num_clusters": 4}
+
+
+@pytest.mark.slow
+def test_a_cnn_of_1000_clients_has_the_same_bits_on_1_2_and_4_workers_that_are_killed_and_join(tmp_path):
+    rr.run(**CNN, processes=1, out=str(tmp_path / "here"))
+    for number in (1, 2, 4):
+        with cluster_executor(f"local:{number}") as (executor, _):
+            rr.run(**CNN, executor=executor, out=str(tmp_path / str(number)))
+        assert files(tmp_path / str(number)) == files(tmp_path / "here")
+    killed = []
+    options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(n_workers=2, **options) as made:
+
+        def kill():
+            processes = [nanny.process.pid for nanny in made.workers.values() if nanny.process and nanny.process.pid]
+            os.kill(processes[0], signal.SIGKILL)
+            killed.append(processes[0])
+
+        def in_the_next_round(round_index, figures):
+            """A worker dies while it computes, in five rounds; after the second one more joins."""
+            if round_index == 1:
+                made.scale(3)
+            if round_index < 5:
+                threading.Timer(0.3, kill).start()
+
+        with cluster_executor(made.scheduler_address) as (executor, _):
+            rr.run(**CNN, executor=executor, on_round=in_the_next_round, out=str(tmp_path / "killed"))
+    assert len(killed) == 5
+    assert files(tmp_path / "killed") == files(tmp_path / "here")
+    charges = (tmp_path / "killed" / "ledger.jsonl").read_text().splitlines()
+    assert len(charges) == CNN["num_rounds"]
+
+
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(lock, "_RENEWED", 0.05)

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -12,11 +12,6 @@ from rrcluster.cli.terminal import print_json
 from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text
-
-if TYPE_CHECKING:
-    from rrcluster.federation.readiness import CheckLine
-
-_SECONDS, _LONGEST = 10.0, 10_000  # a daemon's answer: seconds and bytes
 
 
 @dataclass(frozen=True)
@@ -26,17 +21,13 @@ class CheckCommand:
     Certificates and their dates, keys, versions, digests, consents, disk, budget, and whether anything can be learnt
     under the noise at all.
 
-    rrcluster federation check trial --port 9092
+    rrcluster federation check trial
 
     rrcluster federation check north
     """
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of the federation, or of a member."""
-    port: int | None = None
-    """Also check that this port of the server can be used."""
-    members: Path | None = None
-    """Also ask the daemons of the members' folders in this folder for an answer and their clock."""
     json: bool = False
     """Print the list as JSON."""
 
@@ -60,12 +51,9 @@ def check(arguments: list[str]) -> int:
     """Run `check`."""
     command = parse_with_folder(CheckCommand(), arguments, "check")
     of_member = _of_member(command.folder)
-    from rrcluster.federation.readiness import check_member
+    from rrcluster.federation.readiness import check_member, check_server
 
-    if of_member:
-        lines = check_member(MemberFolder(command.folder))
-    else:
-        lines = _server_lines(FederationFolder(command.folder), command)
+    lines = check_member(MemberFolder(command.folder)) if of_member else check_server(FederationFolder(command.folder))
     if command.json:
         print_json([asdict(line) for line in lines])
     else:
@@ -73,17 +61,6 @@ def check(arguments: list[str]) -> int:
         for line in lines:
             sys.stdout.write(f"{'ok  ' if line.passed else 'FAIL'}  {line.what.ljust(width)}  {line.detail}\n")
     return 0 if all(line.passed for line in lines) else 1
-
-
-def _server_lines(folder: FederationFolder, command: CheckCommand) -> "list[CheckLine]":
-    from rrcluster.federation.readiness import check_server
-    from rrcluster.federation.transports import Reach, open_transport
-
-    if command.members is None or not folder.closed:
-        return check_server(folder, port=command.port)
-    reach = Reach(folder, folder.agreement(), _SECONDS, _LONGEST, command.members)
-    with open_transport("local", reach) as transport:
-        return check_server(folder, port=command.port, transport=transport)
 
 
 def status(arguments: list[str]) -> int:

@@ -3,12 +3,10 @@
 And `rrcluster federation node`, which connects that daemon to the server.
 """
 
-import contextlib
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -23,6 +21,7 @@ from rrcluster.settings import ColumnSettings
 
 if TYPE_CHECKING:
     from rrcluster.data.federated import FederatedData
+    from rrcluster.federation.children import Process
     from rrcluster.types import Models
 
 
@@ -111,6 +110,7 @@ def client(arguments: list[str]) -> int:
 
 
 def _listen(folder: MemberFolder, command: ClientCommand) -> None:
+    from rrcluster.federation.children import stop_processes
     from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
     from rrcluster.federation.unix_socket import SOCKET, serve
     from rrcluster.runs.config import check_outside_runs
@@ -136,27 +136,22 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
                 logging.getLogger("rrcluster").warning("no table was written, use --fetch: %s", error)
 
         daemon.keep = keep_and_assign
-    with _connected(folder, command.server, path):
+    nodes = [_start_node(folder, command.server, path)] if command.server else []
+    try:
         serve(path, daemon.answer, longest=LONGEST_TASK, stop=stop, figures=daemon.figures)
+    finally:
+        stop_processes(nodes)
     logging.getLogger("rrcluster").info("stopped")
 
 
-@contextlib.contextmanager
-def _connected(folder: MemberFolder, server: str, path: Path) -> Iterator[None]:
-    """With a node that passes the server's messages to the daemon, if one is requested."""
-    if not server:
-        yield
-        return
-    from rrcluster.federation.children import start_module, stop_processes
+def _start_node(folder: MemberFolder, server: str, path: Path) -> "Process":
+    """A node that passes the server's messages to the daemon."""
+    from rrcluster.federation.children import start_module
 
     options = ["--server", server, "--socket", str(path), "--parent", str(os.getpid())]
     log = folder.path / "node.log"
-    node = start_module("rrcluster", "federation", "node", str(folder.path), *options, log=log)
     say(f"Connecting to {server}; see {log}. Stop with Ctrl-C.")
-    try:
-        yield
-    finally:
-        stop_processes([node])
+    return start_module("rrcluster", "federation", "node", str(folder.path), *options, log=log)
 
 
 def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
@@ -215,7 +210,7 @@ def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData"
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """Connect a member's daemon to the server over Flower, beside `rrcluster federation client`.
+    """Connect a member's daemon to the server, beside `rrcluster federation client`.
 
     It fetches messages, passes them to the daemon and returns its answers, until it is stopped (Ctrl-C, SIGTERM). It
     reads no data, opens no port, runs no code from the server, and reconnects after failures of the network or the
@@ -232,8 +227,8 @@ class NodeCommand:
     """Certificate of the federation's authority; default: ca.pem in the member's folder."""
     socket: Path | None = None
     """The daemon's socket; default: daemon.sock in the member's folder."""
-    poll_seconds: float = 1.0
-    """Seconds between two polls for messages."""
+    transport: Literal["tls", "flower"] = "tls"
+    """As of the server's `serve`."""
     parent: int | None = None
     """Also stop when this process, which started the node, ends."""
 
@@ -241,24 +236,22 @@ class NodeCommand:
 def node(arguments: list[str]) -> int:
     """Run the command."""
     command = parse_with_folder(NodeCommand(), arguments, "node")
-    if not command.server:
+    if not command.server.rpartition(":")[2].isdigit():
         raise ConfigError("node needs the member's folder and --server host:port.")
+    from rrcluster.federation.certificates import read_node_key
     from rrcluster.federation.children import stop_signals
-    from rrcluster.federation.flower.fleet_node import FleetNode, load_node_key
+    from rrcluster.federation.tls_transport import TlsNode
 
     ca = command.ca or command.folder / "ca.pem"
     if not ca.exists():
         raise ConfigError(f"{ca} is missing; sign the agreement, which writes it, or give --ca.")
     MemberFolder(command.folder).check_authority(ca)
+    socket, key = command.socket or command.folder / "daemon.sock", read_node_key(command.folder / "node.key")
+    kind = TlsNode
+    if command.transport == "flower":
+        from rrcluster.federation.flower_transport import FleetNode as kind
     with stop_signals(command.parent) as stop:
-        pipe = FleetNode(
-            command.server,
-            ca,
-            load_node_key(command.folder / "node.key"),
-            command.socket or command.folder / "daemon.sock",
-            command.poll_seconds,
-        )
         log_to(None)
         say(f"Connecting to {command.server}; stop with Ctrl-C.")
-        pipe.run(stop)
+        kind(command.server, ca, key, socket).run(stop)
     return 0

@@ -9,7 +9,7 @@ import tyro
 
 from rrcluster.cli.terminal import say, say_warnings
 from rrcluster.errors import ConfigError, RoundError, RunFolderError
-from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
+from rrcluster.federation.federation_folder import METRICS, FederationFolder, parse_with_folder
 from rrcluster.registry import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -41,12 +41,14 @@ class ServeCommand:
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of the federation."""
-    transport: Annotated[str, tyro.conf.arg(help_behavior_hint=TRANSPORTS.hint)] = "flower"
-    """Transport to the members: local, sockets on this machine; flower, a network."""
+    transport: Annotated[str, tyro.conf.arg(help_behavior_hint=TRANSPORTS.hint)] = "tls"
+    """Transport to the members: local, sockets on this machine; tls, a network; flower, a network with Flower."""
     members: Path | None = None
     """local: the folder that contains each member's folder, under the member's name."""
     address: str | None = None
-    """flower: address that members connect to, host:port; default: port 9092 on the loopback interface."""
+    """Address that members connect to, host:port; default: port 9092 on the loopback interface."""
+    metrics: int | None = None
+    """Also show figures under /metrics and /health at this port of the loopback interface."""
     seconds: float = 600.0
     """Deadline of every message; members that have not answered by then are out of the round."""
     without: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ def serve(arguments: list[str]) -> int:
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.deployment import hand_out
     from rrcluster.federation.messages import longest_answer
+    from rrcluster.federation.metrics import show_figures
     from rrcluster.federation.transports import Attended, Reach, open_transport
 
     agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
@@ -77,7 +80,8 @@ def serve(arguments: list[str]) -> int:
     longest = longest_answer(agreed.plan.mechanism, most, len(agreement.members))
     reach = Reach(folder, agreement, command.seconds, longest, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # whether participation is public
-    with say_warnings(), open_transport(command.transport, reach) as transport:
+    shown = show_figures(command.metrics, folder.private / METRICS)
+    with say_warnings(), shown, open_transport(command.transport, reach) as transport:
         size = agreed.plan.sampler.expected_size
         attended = Attended(transport, folder, agreement, names=public, run=run, expected=size)
         finished = (run / "models.safetensors").exists()
@@ -114,7 +118,7 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
-    for place, (signature, _) in here.items():  # a signature from a daemon counts like the file
+    for place, signature in here.items():  # a signature from a daemon counts like the file
         folder.add_consent({"name": agreement.members[place].name, "signature": signature.hex()})
     if missing := folder.missing_consents(agreement):
         raise ConfigError(

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from folder_lab import short_folder
 
-pytest.importorskip("flwr", reason="needs the extra flower, which has an environment of its own: make test-flower")
-
 HERE = Path(__file__).parent
 
 
