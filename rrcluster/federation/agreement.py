@@ -67,9 +67,7 @@ class Member:
         try:
             identity = bytes.fromhex(entries["identity"])
         except ValueError:
-            raise ConfigError(
-                f"the identity of {entries['name'][:64]!r} is not written in hexadecimal digits."
-            ) from None
+            raise ConfigError(f"the identity of {entries['name'][:64]!r} is not in hexadecimal digits.") from None
         return cls(entries["name"], identity, entries["num_clients"], entries["node_key"])
 
 

@@ -144,14 +144,10 @@ class PlainCollect:
             empty["destinations"] = np.zeros(0, dtype=np.int64)
         if mechanism.loss_bound is not None:
             empty["evaluations"] = np.zeros((0, 2))
-        columns = {name: np.concatenate([values, *(part[name] for part in parts)]) for name, values in empty.items()}
-        return Reports(
-            columns["updates"],
-            columns["choices"],
-            columns.get("destinations"),
-            columns["clients"],
-            columns.get("evaluations"),
-        )
+        joined: dict[str, Any] = {}
+        for name, values in empty.items():
+            joined[name] = np.concatenate([values, *(part[name] for part in parts)])
+        return Reports(client_ids=joined.pop("clients"), **joined)
 
 
 @dataclass
@@ -176,9 +172,7 @@ class SecureCollect:
     def secure(self) -> SecurePlan:
         """Terms and noise shares of the secure aggregation."""
         if self.agreed.secure is None:
-            raise ConfigError(
-                "the agreement says mode = plain, in which the server sees single reports; use PlainCollect."
-            )
+            raise ConfigError("the agreement says mode = plain: the server sees single reports; use PlainCollect.")
         return self.agreed.secure
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:

@@ -121,9 +121,7 @@ class MemberFolder:
         if len(set(names)) < len(names):
             raise DataError("two clients of the data have the same name; one name stands for one person.")
         if any("\n" in name for name in names):
-            raise DataError(
-                "a client's name has a line break, but withdrawn.txt has one name per line; remove the break."
-            )
+            raise DataError("a client's name has a line break; withdrawn.txt has one name per line: remove it.")
         path = self.path / "clients.json"
         numbers: dict[str, Any] = storage.read_mapping(path) if path.exists() else {}
         if len(numbers) < max(self.settings().get("numbered", 0), not path.exists() and self._took_part()):
@@ -163,9 +161,7 @@ class MemberFolder:
             return set()
         numbers: Mapping[str, Any] = storage.read_mapping(self.path / "clients.json")
         if not numbers.keys() >= set(names):
-            raise DataError(
-                f"{self.path / 'withdrawn.txt'}: a name belongs to no client, so a withdrawal may be ignored."
-            )
+            raise DataError(f"{self.path / 'withdrawn.txt'}: a name is no client's; a withdrawal may be ignored.")
         return {int(numbers[name]) for name in names}
 
     def _withdrawn_names(self) -> list[str]:

@@ -312,14 +312,9 @@ class TlsNode:
             try:
                 await self._stay()
             except Exception as error:
-                if str(error) != said:  # once, not at every try
-                    said = str(error)
-                    _LOG.warning(
-                        "no connection to %s, trying every %g s: %s",
-                        self.server,
-                        self.retry_seconds,
-                        said or "no answer",
-                    )
+                if (reason := str(error) or "no answer") != said:  # once, not at every try
+                    said = reason
+                    _LOG.warning("no connection to %s, trying every %g s: %s", self.server, self.retry_seconds, said)
             await asyncio.sleep(random.uniform(0.5, 1.5) * self.retry_seconds)  # not all members at once
 
     async def _stay(self) -> None:

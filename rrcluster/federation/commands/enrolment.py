@@ -195,10 +195,8 @@ def enrol(arguments: list[str]) -> int:
 
 def _collect(command: EnrolCommand) -> int:
     """At the server: add requests and consents."""
-    folder, documents = (
-        FederationFolder(command.folder),
-        [read_sent(path) for path in (*command.accept, *command.consent)],
-    )
+    folder = FederationFolder(command.folder)
+    documents = [read_sent(path) for path in (*command.accept, *command.consent)]
     for facts in documents:
         if "signature" in facts:
             say(f"{folder.add_consent(facts).name} has signed.")

@@ -43,26 +43,20 @@ def secure_sum(
     """
     terms = attempt.terms
     advertised = ask("advertise", dict.fromkeys(range(terms.num_clients)))
-    usable = {
-        place for place, answer in advertised.items() if attempt.has_signed_keys(place, answer) and _usable(answer)
-    }
+    usable = {place for place, reply in advertised.items() if attempt.has_signed_keys(place, reply) and _usable(reply)}
     keys = _of(usable, advertised, blame, "advertised invalid keys, or keys not signed for this attempt")
     visible_keys = {place: _among(keys, terms.neighbourhoods[place]) for place in keys}
     shared = ask("share", visible_keys)
-    complete = {place for place, answer in shared.items() if set(answer) == set(visible_keys[place])}
+    complete = {place for place, reply in shared.items() if set(reply) == set(visible_keys[place])}
     sent = _of(complete, shared, blame, "did not send an envelope for each neighbour")
     words = ask("mask", deliver(sent))
-    complete_words = {
-        place for place, answer in words.items() if answer.shape == (terms.width,) and answer.dtype == np.uint32
-    }
-    masked = _of(complete_words, words, blame, "sent words of another length or type than agreed")
+    complete = {place for place, reply in words.items() if reply.shape == (terms.width,) and reply.dtype == np.uint32}
+    masked = _of(complete, words, blame, "sent words of another length or type than agreed")
     alive = tuple(sorted(masked))
     terms.check_survivors(alive)
-    signed, message = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
+    signed, text = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
     agreeing = {
-        place
-        for place, answer in signed.items()
-        if secure_client.check_signature(terms.identities[place], answer, message)
+        place for place, reply in signed.items() if secure_client.check_signature(terms.identities[place], reply, text)
     }
     signatures = _of(agreeing, signed, blame, "signed another list of survivors")
     if len(signatures) < terms.quorum:
@@ -76,17 +70,13 @@ def _of(fitting: set[int], answers: Mapping[int, Any], blame: Blame, fault: str)
     """The valid answers; a client with an invalid one is blamed, and out of the attempt."""
     for place in sorted(set(answers) - fitting):
         blame(place, fault)
-    return {place: answer for place, answer in answers.items() if place in fitting}
+    return {place: reply for place, reply in answers.items() if place in fitting}
 
 
 def deliver(sent: Envelopes) -> dict[int, dict[int, bytes]]:
     """The envelopes by receiver; a client that sent none is out of the attempt and receives none."""
     return {
-        receiver: {
-            sender: envelopes[receiver]
-            for sender, envelopes in sent.items()
-            if receiver in envelopes and sender != receiver
-        }
+        receiver: {sender: row[receiver] for sender, row in sent.items() if receiver in row and sender != receiver}
         for receiver in sent
     }
 
@@ -107,9 +97,7 @@ def unmask(
     than `threshold` holders gave a true share of a needed secret, or if its dealer sent false ones.
     """
     terms, total = attempt.terms, np.zeros(attempt.terms.width, dtype=np.uint32)
-    missing = {
-        dealer for dealer, seed_mask in sent.items() if dealer not in masked and not masked.keys().isdisjoint(seed_mask)
-    }
+    missing = {dealer for dealer, row in sent.items() if dealer not in masked and not masked.keys().isdisjoint(row)}
     halves = dict.fromkeys(sorted(masked), OF_SEED) | dict.fromkeys(sorted(missing), OF_KEY)
     shares = _open_revealed(halves, sent, revealed, blame)
     secrets = _combine_all(attempt, halves, shares, keys, blame)
@@ -135,10 +123,10 @@ def _open_revealed(
     liars = set()
     for dealer, half in halves.items():
         for holder in sent[dealer].keys() & revealed.keys():
-            share_keys = revealed[holder].seeds if half == OF_SEED else revealed[holder].keys
+            openers = revealed[holder].seeds if half == OF_SEED else revealed[holder].keys
             try:
                 shares[dealer][holder + 1] = secure_client.open_share(
-                    share_keys.get(dealer, b""), sent[dealer][holder][half]
+                    openers.get(dealer, b""), sent[dealer][holder][half]
                 )
             except ProtocolError:
                 liars.add(holder)
