@@ -233,7 +233,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
     }
     for name, (value, expected) in facts.items():
         if value != expected:
-            raise DataError(f"{data.name} has {name} = {value}, not {expected} as agreed; encode it as agreed.")
+            raise DataError(f"{data.name} has {name} = {value}, but the agreement says {expected}; encode it anew.")
     if data.num_clients > most:
         raise DataError(
             f"{data.name} has more clients than the {most} that {agreement.members[place].name} enrolled with; leave "

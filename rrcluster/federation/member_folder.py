@@ -161,7 +161,7 @@ class MemberFolder:
             return set()
         numbers: Mapping[str, Any] = storage.read_mapping(self.path / "clients.json")
         if not numbers.keys() >= set(names):
-            raise DataError(f"{self.path / 'withdrawn.txt'}: a name is no client's; a withdrawal may be ignored.")
+            raise DataError(f"{self.path / 'withdrawn.txt'}: a name belongs to no client, whose withdrawal is lost.")
         return {int(numbers[name]) for name in names}
 
     def _withdrawn_names(self) -> list[str]:

@@ -104,7 +104,7 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
 def test_a_node_says_what_it_lacks(tmp_path):
     with pytest.raises(ConfigError, match="--server host:port"):
         node([str(tmp_path)])
-    with pytest.raises(ConfigError, match=r"ca\.pem is not there"):
+    with pytest.raises(ConfigError, match=r"ca\.pem is missing"):
         node([str(tmp_path), "--server", "127.0.0.1:9"])
 
 

@@ -13,9 +13,28 @@ PACKAGE = TESTS.parent / "rrcluster"
 COMMAND, ROUNDS = "federation/test_federation_command.py", "federation/test_secure_rounds.py"
 PROTOCOL, FOUNDATIONS = "secagg/test_protocol.py", "federation/test_foundations.py"
 LIARS, LYING = "secagg/test_liars.py", "federation/test_lying_members.py"
+TLS = "federation/test_tls.py"
 
 # name: file, what it says, what the mistake makes of it, the tests that must fail
 MISTAKES = {
+    "a connection without a certificate": (
+        "federation/tls_transport.py",
+        "verify_mode = ssl.CERT_REQUIRED",
+        "verify_mode = ssl.CERT_OPTIONAL",
+        f"{TLS}::test_no_byte_of_a_stranger_is_read",
+    ),
+    "late answers are taken": (
+        "federation/tls_transport.py",
+        "if number == self._number and place in self._asked",
+        "if place in self._asked",
+        f"{TLS}::test_answers_belong_to_the_question_and_to_who_was_asked",
+    ),
+    "answers of any length are taken": (
+        "federation/tls_transport.py",
+        "        if length > longest:\n",
+        "        if False:\n",
+        f"{TLS}::test_who_says_too_much_is_out_and_a_late_answer_is_none",
+    ),
     "shares for all members, not for the least that are honest": (
         "federation/secure_plan.py",
         "mechanism.step, least_honest=agreement.least_honest)",

@@ -394,7 +394,7 @@ def test_a_node_does_not_write_its_key_and_leaves_no_file(two, tmp_path, monkeyp
     monkeypatch.setattr(tls_transport, "node_certificate", lambda key: written.append(shown(key)) or written[-1])
     key = two.keys[0][0]
     TlsNode(two.address, two.ca, key, Path())._context()
-    secret = ec.EllipticCurvePrivateKey.private_numbers(key).private_value
+    secret = key.private_numbers().private_value
     (content,) = written
     passing = certificates.serialization.load_pem_private_key(content, password=None)
     assert passing.private_numbers().private_value != secret
