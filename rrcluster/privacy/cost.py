@@ -352,6 +352,8 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
     if members is not None:
         due["risk"] = risk(observed, num_rounds=count, delta=delta, accountant=accountant)
     _check_risk_in_words(files, due["risk"])
+    if "risk" in stated:  # older versions called seeded runs private
+        due["private"] = stated.get("secure") is True
     if not files.selected:
         due["participation"]["most_participations"] = count
     if earlier:

@@ -211,6 +211,7 @@ EDITS = {
         "reserve": put(STATED, "reserve_rounds", 3),
         "clients": put(STATED, "num_clients", twice),
         "secure": put(STATED, "secure", True),
+        "called private": put(STATED, "private", True),
         "mechanism": put(STATED, "mechanism", "identifier"),
         "relation": put(STATED, "adjacency", "zero-out"),
         "accountant": put(STATED, "accountant", "rdp"),
