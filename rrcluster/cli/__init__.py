@@ -71,13 +71,13 @@ def _at_home(argument: str) -> str:
 def _with_plugin(name: str, arguments: list[str]) -> int:
     """The command, after the file of --plugin has registered its names."""
     rest: list[str] = []
-    given = iter(arguments)
-    for argument in given:
+    remaining = iter(arguments)
+    for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag != "--plugin":
             rest.append(argument)
             continue
-        _load_plugin(value if equals else next(given, ""))
+        _load_plugin(value if equals else next(remaining, ""))
     return int(COMMANDS.load(name)(rest))
 
 

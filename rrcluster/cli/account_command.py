@@ -86,8 +86,8 @@ def _print(budget: "Budget") -> None:
     for name in ("accountant", "noise multiplier", "epsilon", "cohorts seen", *parts):
         table.add_column(name, justify="left" if name == "accountant" else "right", overflow="fold")
     for row in budget.rows:
-        shown = (row.noise_multiplier, row.epsilon, row.epsilon_seen, *(row.noise.get(part) for part in parts))
-        table.add_row(row.accountant, *map(_cell, shown))
+        cells = (row.noise_multiplier, row.epsilon, row.epsilon_seen, *(row.noise.get(part) for part in parts))
+        table.add_row(row.accountant, *map(_cell, cells))
     print_whole(table)
     lines = [
         "Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.",

@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> int:
 def _config(run: Path) -> RunConfig:
     """The settings of the run; without its data if that was registered in another process."""
     settings = read_settings(run)
-    for name, known in (("data", registry.DATASETS), ("model", registry.MODELS)):
-        if settings.get(name) not in known and not (name == "data" and names_file(str(settings.get(name)))):
+    for name, names in (("data", registry.DATASETS), ("model", registry.MODELS)):
+        if settings.get(name) not in names and not (name == "data" and names_file(str(settings.get(name)))):
             settings.pop(name, None)
     return from_flat(settings, source=str(run))
 

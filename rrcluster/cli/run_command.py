@@ -93,16 +93,21 @@ def update(arguments: list[str]) -> int:
         parse(UpdateCommand(), arguments, prog="rrcluster update")
     first, earlier = Path(arguments[0]), _finished(Path(arguments[0]))
     parsed = parse(UpdateCommand(RunCommand(_going_on(earlier, first))), arguments[1:], prog="rrcluster update")
-    command, given = parsed.run, parsed.run.config
-    if given.privacy.epsilon is None and given.privacy.noise_multiplier is None and earlier.privacy.mechanism != "none":
+    command, options = parsed.run, parsed.run.config
+    if (
+        options.privacy.epsilon is None
+        and options.privacy.noise_multiplier is None
+        and earlier.privacy.mechanism != "none"
+    ):
         raise ConfigError("update needs --epsilon, the cost of this training beside that of earlier ones.")
     if command.resume is not None or command.adopt:
         raise ConfigError(f"resume a stopped update like any run: `rrcluster run --resume {command.resume}`.")
-    if given.data.data != earlier.data.data and given.data.num_clients == earlier.data.num_clients:
-        given = replace(
-            given, data=replace(given.data, num_clients=earlier.data.num_clients if given.privacy.secure else None)
+    if options.data.data != earlier.data.data and options.data.num_clients == earlier.data.num_clients:
+        options = replace(
+            options,
+            data=replace(options.data, num_clients=earlier.data.num_clients if options.privacy.secure else None),
         )
-    command = replace(command, config=_checked(given))
+    command = replace(command, config=_checked(options))
     _check_first(command)
     with _waiting(command, "Importing PyTorch"):
         from rrcluster.runs.experiment import make_experiment
@@ -264,8 +269,8 @@ def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> 
         parent = seeds_folder(config)
         for seed in config.output.seeds:
             folder = parent / f"seed-{seed}"
-            begun = start_or_resume(config.with_seed(seed, folder), make=make)
-            yield folder if begun is None else _watch(begun, command, followed)
+            started_run = start_or_resume(config.with_seed(seed, folder), make=make)
+            yield folder if started_run is None else _watch(started_run, command, followed)
 
 
 def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Path:

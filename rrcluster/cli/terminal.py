@@ -88,8 +88,8 @@ def _refuse_removed(arguments: Sequence[str]) -> None:
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag.startswith("--"):
-            given = value if equals else "".join(arguments[place + 1 : place + 2])
-            refuse_removed(flag.removeprefix("--").replace("-", "_"), given)
+            text = value if equals else "".join(arguments[place + 1 : place + 2])
+            refuse_removed(flag.removeprefix("--").replace("-", "_"), text)
 
 
 def read_yaml(path: str) -> dict[str, object]:

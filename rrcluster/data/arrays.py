@@ -162,9 +162,9 @@ def test_parts(
     return tuple(xs[i] for i in used), tuple(ys[i] for i in used), place[owners]
 
 
-def _own_tests(given: Any, num_clients: int) -> bool:
+def _own_tests(tests: Any, num_clients: int) -> bool:
     """Whether test sets are the clients' own: not one that all share, nor one per group."""
-    return isinstance(given, (list, tuple)) and len(given) == num_clients
+    return isinstance(tests, (list, tuple)) and len(tests) == num_clients
 
 
 def check_samples(
@@ -219,10 +219,10 @@ def checked_groups(groups: ArrayLike | None, num_clients: int) -> tuple[NDArray[
     """(num_clients,) the groups as given, or zeros; and how many there are, 0 where they are not known."""
     if groups is None:
         return np.zeros(num_clients, dtype=np.int64), 0
-    given = np.asarray(groups)
-    if given.shape != (num_clients,) or given.dtype.kind not in "iu" or given.min() < 0:
-        raise DataError(f"groups must be {num_clients} integers from 0, found {given.dtype} {given.shape}.")
-    return given.astype(np.int64), int(given.max()) + 1
+    array = np.asarray(groups)
+    if array.shape != (num_clients,) or array.dtype.kind not in "iu" or array.min() < 0:
+        raise DataError(f"groups must be {num_clients} integers from 0, found {array.dtype} {array.shape}.")
+    return array.astype(np.int64), int(array.max()) + 1
 
 
 def _checked_names(names: Sequence[str], num_clients: int) -> tuple[str, ...]:
@@ -449,8 +449,8 @@ def _tested(data: FederatedData) -> FederatedData:
     """The population with its validation samples as test sets."""
     held = data.validation
     assert held is not None
-    own = [held.store.client(client) for client in range(held.num_clients)]
-    tests = tuple(TestSet(targets, Constant(inputs)) for inputs, targets in own if len(targets))
+    samples = [held.store.client(client) for client in range(held.num_clients)]
+    tests = tuple(TestSet(targets, Constant(inputs)) for inputs, targets in samples if len(targets))
     place = np.where(held.sizes > 0, np.cumsum(held.sizes > 0) - 1, -1)
     return replace(data, validation=None, test_sets=tests, test_of=place, held_out=True)
 

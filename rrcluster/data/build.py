@@ -112,14 +112,14 @@ def load_federated(
     """
     source = find_source(data)
     chosen, name = _partition_of(data, partition)
-    given = {
+    options = {
         "num_groups": num_groups,
         "ratio": ratio,
         "reuse": reuse,
         "samples_per_client": samples_per_client,
         "concentration": concentration,
     }
-    for setting in sorted(setting for setting, value in given.items() if value is not None):
+    for setting in sorted(setting for setting, value in options.items() if value is not None):
         if setting not in chosen.settings:
             raise ConfigError(f"{setting} is not supported by {name}; remove it.")
     request = Request(

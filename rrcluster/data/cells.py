@@ -85,9 +85,9 @@ def _facts(labels: Mapping[str, Sequence[str]], columns: ColumnSettings) -> Tabl
     """What is public about the cells of columns, from the names of the values that each gives."""
     declared = columns.vocabulary.keys() | columns.ranges.keys()
     return TableColumns(
-        names=tuple(label for own in labels.values() for label in own),
-        buckets=buckets_for(sum(len(own) for name, own in labels.items() if name not in declared)),
-        ranges=tuple((0.0, 1.0) if name in declared else None for name, own in labels.items() for _ in own),
+        names=tuple(label for texts in labels.values() for label in texts),
+        buckets=buckets_for(sum(len(texts) for name, texts in labels.items() if name not in declared)),
+        ranges=tuple((0.0, 1.0) if name in declared else None for name, texts in labels.items() for _ in texts),
         target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
     )
 

@@ -34,15 +34,15 @@ def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, ro
         for name in names
     }
     missing: dict[str, NDArray[np.bool_]] = {
-        name: own.missing if isinstance(own, Names) else np.asarray(np.isnan(own).any(axis=1))
-        for name, own in cells.items()
+        name: encoded.missing if isinstance(encoded, Names) else np.asarray(np.isnan(encoded).any(axis=1))
+        for name, encoded in cells.items()
     }
     incomplete = [name for name in names if name not in columns.fills and missing[name].any()]
     if incomplete:  # all columns at once: a table often has missing values in many
         raise _missing(incomplete[0], missing[incomplete[0]], row=row, others=incomplete[1:])
     parts = [
-        one_hot(own, name, columns) if isinstance(own, Names) else _finite(own, name, columns, row=row)
-        for name, own in cells.items()
+        one_hot(encoded, name, columns) if isinstance(encoded, Names) else _finite(encoded, name, columns, row=row)
+        for name, encoded in cells.items()
     ]
     return np.concatenate(parts, axis=1).astype(np.float32)
 
@@ -85,8 +85,8 @@ def outside_rules(table: Any, names: list[str], columns: ColumnSettings, *, row:
     for name in names:
         if name in columns.vocabulary or name in columns.date_parts:
             cells = read_names(table.column(name), name, columns, row=row)
-            known = columns.vocabulary.get(name) or [text for text in cells.spellings if instant(text)]
-            shares[name] = float((~cells.missing & (cells.places(dict.fromkeys(known, 0)) < 0)).mean())
+            values = columns.vocabulary.get(name) or [text for text in cells.spellings if instant(text)]
+            shares[name] = float((~cells.missing & (cells.places(dict.fromkeys(values, 0)) < 0)).mean())
     return shares
 
 

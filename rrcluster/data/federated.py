@@ -88,18 +88,22 @@ class Layout:
 def _arrays(sample: Any, owner: str) -> dict[str, NDArray[Any]] | None:
     """The named arrays of one owner's inputs; None if they are one array."""
     if isinstance(sample, Mapping):
-        named = {str(name): np.asarray(array) for name, array in sample.items()}
+        by_name = {str(name): np.asarray(array) for name, array in sample.items()}
     elif isinstance(sample, tuple):
-        named = {str(place): np.asarray(array) for place, array in enumerate(sample)}
+        by_name = {str(place): np.asarray(array) for place, array in enumerate(sample)}
     else:
         return None
-    if not named or len({array.shape[:1] for array in named.values()}) > 1 or () in {a.shape for a in named.values()}:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+    if (
+        not by_name
+        or len({array.shape[:1] for array in by_name.values()}) > 1
+        or () in {a.shape for a in by_name.values()}
+    ):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in by_name.items())
         raise DataError(f"{owner} has inputs {shapes or 'without any array'}; each must be (s, ...) with the same s.")
-    for name, array in named.items():
+    for name, array in by_name.items():
         if array.dtype.kind not in "biuf":
             raise DataError(f"{owner} has {name} of type {array.dtype}; give real numbers.")
-    return named
+    return by_name
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
     features, counted = _feature_names(table, client, columns)
     if typed:
         used = [client, str(columns.target), columns.test_column, columns.time, columns.group, *features]
-        counted |= _inferred(undeclared_kinds(table, [own for own in used if own is not None], columns))
+        counted |= _inferred(undeclared_kinds(table, [column for column in used if column is not None], columns))
     if not columns.classes and not columns.regression:
         columns, way_out = _with_target(table, columns, row=row)
         counted |= way_out
@@ -283,8 +283,8 @@ def _test_rows(
             if columns.time is not None:
                 tested[part[len(part) - count :]] = True
             else:
-                drawn = stream(_SPLIT_SEED, f"test rows of {client}").permutation(len(part))[:count]
-                tested[part[drawn]] = True
+                places = stream(_SPLIT_SEED, f"test rows of {client}").permutation(len(part))[:count]
+                tested[part[places]] = True
     return tested
 
 

@@ -54,8 +54,8 @@ class DrawnIndices:
             )
 
     def __getitem__(self, client: int) -> NDArray[np.int64]:
-        own = stream(self.key, "samples", client)
-        return own.choice(self.num_samples, size=self.samples_per_client, replace=False)
+        rng = stream(self.key, "samples", client)
+        return rng.choice(self.num_samples, size=self.samples_per_client, replace=False)
 
     def __len__(self) -> int:
         return self.num_clients

@@ -239,11 +239,11 @@ def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tupl
     entry = source(name)
     if entry.bundled:
         return (_BUNDLED,)
-    own = _folder(name)
+    subfolder = _folder(name)
     root = folder or os.environ.get(ENVIRONMENT)
-    places: tuple[Path, ...] = (_home(root) / own, _home(root)) if root else ()
+    places: tuple[Path, ...] = (_home(root) / subfolder, _home(root)) if root else ()
     if not folder:
-        places = (*places, cache_folder(own), _DEBIAN / own)
+        places = (*places, cache_folder(subfolder), _DEBIAN / subfolder)
     return tuple(place / inner for place in places for inner in (".", *entry.inside))
 
 
@@ -402,10 +402,10 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
 
     pooch.get_logger().setLevel("ERROR")  # its log lines would break the progress bar
     failures = []
-    drawn = _drawn(bar, file) if bar else False
+    progress = _drawn(bar, file) if bar else False
     for folder in entry.urls:
         url = f"{folder}{file.name}.gz"
-        downloader = pooch.HTTPDownloader(progressbar=drawn, timeout=30)
+        downloader = pooch.HTTPDownloader(progressbar=progress, timeout=30)
         try:
             pooch.retrieve(
                 url,

@@ -45,8 +45,8 @@ class GeneratedStore:
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
         """The samples of one client, the same on every call."""
-        own = stream(self.key, "samples", client)
-        inputs, targets = self.law.draw(int(self.groups[client]), int(self.sizes[client]), rng=own)
+        rng = stream(self.key, "samples", client)
+        inputs, targets = self.law.draw(int(self.groups[client]), int(self.sizes[client]), rng=rng)
         return inputs.astype(np.float32), targets.astype(np.float32)
 
 
@@ -236,5 +236,5 @@ def noisy_lines(
 def _samples(
     law: LineLaw, groups: Sequence[int] | np.ndarray, counts: Sequence[int] | np.ndarray, rng: Rng
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    drawn = [law.draw(int(group), int(count), rng=rng) for group, count in zip(groups, counts, strict=True)]
-    return [inputs for inputs, _ in drawn], [targets for _, targets in drawn]
+    samples = [law.draw(int(group), int(count), rng=rng) for group, count in zip(groups, counts, strict=True)]
+    return [inputs for inputs, _ in samples], [targets for _, targets in samples]

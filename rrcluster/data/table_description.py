@@ -54,19 +54,19 @@ def describe_table(
     """
     names = table_names(path)
     per_file = path.is_dir() and client is None
-    known = client if client in names else None
-    table, owner = read_table(path, ColumnSettings(client=None if per_file else known or names[0]))
+    owner_column = client if client in names else None
+    table, owner = read_table(path, ColumnSettings(client=None if per_file else owner_column or names[0]))
     columns = tuple(_facts(table.column(name), name) for name in names if not is_list(table.column(name).type))
     facts: dict[str, Any] = {"rows": len(table), "columns": len(names)}
     problems = list(_roles(names, client, target, per_file=per_file))
-    if per_file or known:
+    if per_file or owner_column:
         problems += _clients(table.column(owner), owner, facts)
     if target in names:
         problems += _target(table.column(target), str(target), facts)
     roles = {client, target}
     problems += [text for column in columns if column.column not in roles for text in _column(column, len(table))]
-    own = [column for column in columns if column.column not in roles]
-    settings = _settings(path, client, target, table, own, facts, fill=fill_from_data)
+    features = [column for column in columns if column.column not in roles]
+    settings = _settings(path, client, target, table, features, facts, fill=fill_from_data)
     return TableDescription(facts, columns, tuple(problems), settings)
 
 
@@ -195,9 +195,9 @@ def _filled(table: Any, target: str | None, numbers: list[str], texts: list[str]
         values = parsed_cells(table.column(name), name)[0]
         ranges[name] = [float(values[np.isfinite(values)].min()), float(values[np.isfinite(values)].max())]
     classes = _present(table, target) if target in table.column_names else None
-    named = [*numbers, *texts, *([target] if classes else [])]
+    columns = [*numbers, *texts, *([target] if classes else [])]
     categories = {name: _present(table, name) for name in texts}
-    return {"classes": classes, "scale": ranges, "categories": categories, "filled_from_data": named}
+    return {"classes": classes, "scale": ranges, "categories": categories, "filled_from_data": columns}
 
 
 def _present(table: Any, name: str | None) -> list[str]:

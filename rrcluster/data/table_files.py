@@ -103,21 +103,21 @@ def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str)
     """Refuse settings that name a missing column, with the nearest existing one."""
     roles = {"client": columns.client, "target": columns.target, "test_column": columns.test_column}
     roles["time"] = columns.time
-    named = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
-    named += [("features", name) for name in columns.features]
+    uses = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
+    uses += [("features", name) for name in columns.features]
     rules: dict[str, Mapping[str, object]] = {
         "categories": columns.vocabulary,
         "scale": columns.ranges,
         "missing": columns.fills,
         "types": columns.kinds,
     }
-    named += [(rule, name) for rule, entries in rules.items() for name in entries]
-    for role, name in named:
+    uses += [(rule, name) for rule, entries in rules.items() for name in entries]
+    for role, name in uses:
         if name not in names:
             alike = [other for other in names if other.strip().lower() == name.strip().lower()]
             near = alike or get_close_matches(name, names, n=1)
-            shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            meant = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
+            listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+            meant = f"did you mean {near[0]!r}?" if near else f"its columns are {listed}."
             raise DataError(f"{source}: {role} = {name!r} is not a column of it; {meant}")
 
 
@@ -249,7 +249,9 @@ def _widened(table: Any) -> Any:
     """The table with 64-bit floats: narrower ones would round integers of other files on joining."""
     pa = arrow()
     narrow = {pa.float16(), pa.float32()}
-    schema = pa.schema([pa.field(own.name, pa.float64() if own.type in narrow else own.type) for own in table.schema])
+    schema = pa.schema(
+        [pa.field(part.name, pa.float64() if part.type in narrow else part.type) for part in table.schema]
+    )
     return table.cast(schema)
 
 

@@ -61,8 +61,8 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
     epoch = torch.arange(epochs, device=clients.device)
     real = (position < sizes[:, None])[:, None, :]  # (n, 1, width)
     place = epoch[None, :, None] * sizes[:, None, None] + position  # index of a draw among the client's own
-    drawn = words.gather(1, place.clamp(max=count - 1).flatten(1)).reshape(place.shape)
-    order = torch.where(real, drawn, _LAST).argsort(dim=-1, stable=True)
+    sort_keys = words.gather(1, place.clamp(max=count - 1).flatten(1)).reshape(place.shape)
+    order = torch.where(real, sort_keys, _LAST).argsort(dim=-1, stable=True)
     return torch.where(real, order, -1)
 
 

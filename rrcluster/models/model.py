@@ -43,8 +43,8 @@ class Task:
 
     def outputs(self, module: Callable[..., Any], inputs: Tensor) -> Any:
         """The network's outputs for inputs (s, ...), unpacked where a sample consists of several arrays."""
-        arguments, named = self.arguments(inputs)
-        return module(*arguments, **named)
+        arguments, keywords = self.arguments(inputs)
+        return module(*arguments, **keywords)
 
     def arguments(self, inputs: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """The network's arguments, by position and by name."""
@@ -438,9 +438,9 @@ class Model:
         """
         if self.fresh:
             return np.stack([self.init(rng=rng) for _ in range(count)])
-        given = self.given
+        weights = self.given
         changes = [self.init(rng=rng, elsewhere=0.0) for _ in range(count - 1)]
-        return np.stack([given, *(given + np.float32(PERTURBATION) * change for change in changes)])
+        return np.stack([weights, *(weights + np.float32(PERTURBATION) * change for change in changes)])
 
     def init(self, *, rng: Rng, elsewhere: float | None = None) -> Array:
         """A fresh random vector (d,), float32, that depends only on `rng`, never on data.

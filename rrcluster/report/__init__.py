@@ -37,9 +37,9 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
     `out` defaults to the given folder, or to the common parent of several. Raises `RunFolderError` for folders without
     readable runs and `ConfigError` without matplotlib.
     """
-    given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
-    groups = find_runs(given)
-    folder = _default_folder(given) if out is None else Path(out)
+    folders = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
+    groups = find_runs(folders)
+    folder = _default_folder(folders) if out is None else Path(out)
     table = results_table(groups)
     drawings = draw_figures(groups)
     with explain_write(folder):
@@ -54,11 +54,11 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
     )
 
 
-def _default_folder(given: list[Path]) -> Path:
-    if len(given) == 1:
-        return given[0]
+def _default_folder(folders: list[Path]) -> Path:
+    if len(folders) == 1:
+        return folders[0]
     try:
-        common = Path(os.path.commonpath([path.resolve() for path in given]))
+        common = Path(os.path.commonpath([path.resolve() for path in folders]))
     except ValueError:  # on different drives
         common = Path("/")
     if common == Path(common.anchor):

@@ -31,10 +31,10 @@ _DARKEST = 0.6  # so that text stays legible on it, in light and dark mode
 
 def draw_confusion(groups: Sequence[RunGroup]) -> list[Drawing]:
     """One table per method with several clusters and known groups: shares of each group by final choice."""
-    shown, note = one_each(groups)
+    selected, note = one_each(groups)
     panels = [
         (label, table)
-        for label, group in zip(group_labels(shown), shown, strict=True)
+        for label, group in zip(group_labels(selected), selected, strict=True)
         if (table := _last(group)) and 1 < len(table) <= _MOST and len(table[0]) <= _MOST
     ]
     return draw_pages("confusion", panels, partial(draw_tables, which=note))
@@ -116,8 +116,8 @@ Named = Sequence[tuple[str, Run]]
 
 def draw_sizes(groups: Sequence[RunGroup]) -> list[Drawing]:
     """Sizes as released, one panel per method; beside them what sums are divided by, where a method rebalances."""
-    shown, note = one_each(groups)
-    labelled = zip(group_labels(shown), shown, strict=True)
+    selected, note = one_each(groups)
+    labelled = zip(group_labels(selected), selected, strict=True)
     panels = [(label, group.first) for label, group in labelled if any(entry.sizes for entry in group.first.rounds)]
     return draw_pages("sizes", panels, partial(draw_natural, which=note))
 

@@ -50,8 +50,8 @@ class Curve:
         cls, points: Iterable[tuple[float, Estimate | None]], *, label: str, look: Look, **style: Any
     ) -> "Curve":
         """The curve through the points that have a value, in order of x."""
-        known = sorted(((at, point) for at, point in points if point is not None), key=lambda pair: pair[0])
-        return cls(label, look, tuple(at for at, _ in known), tuple(point for _, point in known), style)
+        measured = sorted(((at, point) for at, point in points if point is not None), key=lambda pair: pair[0])
+        return cls(label, look, tuple(at for at, _ in measured), tuple(point for _, point in measured), style)
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def accuracy_panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
             panels.append(CurvePanel(title, tuple(_with_epsilon(at))))
             continue
         for epsilon in sorted(at):
-            named = "no finite epsilon" if math.isinf(epsilon) else f"epsilon {epsilon_name(epsilon)}"
-            panels.append(CurvePanel(f"{title}, {named}" if title else named, tuple(at[epsilon])))
+            budget = "no finite epsilon" if math.isinf(epsilon) else f"epsilon {epsilon_name(epsilon)}"
+            panels.append(CurvePanel(f"{title}, {budget}" if title else budget, tuple(at[epsilon])))
     return panels
 
 

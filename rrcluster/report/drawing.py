@@ -80,9 +80,9 @@ def share_glyphs(drawings: Iterable[Drawing]) -> tuple[str, list[str]]:
     glyphs: dict[str, str] = {}
     shared = []
     for drawing in drawings:
-        own = re.compile(rf'<path id="{re.escape(drawing.name)}-({_FONT}[\w-]*)"([^>]*)/>')
-        glyphs.update({name: path for name, path in own.findall(drawing.svg) if name not in glyphs})
-        svg = re.sub(r"<defs>\s*</defs>", "", own.sub("", drawing.svg))
+        glyph_of_drawing = re.compile(rf'<path id="{re.escape(drawing.name)}-({_FONT}[\w-]*)"([^>]*)/>')
+        glyphs.update({name: path for name, path in glyph_of_drawing.findall(drawing.svg) if name not in glyphs})
+        svg = re.sub(r"<defs>\s*</defs>", "", glyph_of_drawing.sub("", drawing.svg))
         shared.append(svg.replace(f'href="#{drawing.name}-{_FONT}', f'href="#{_FONT}'))
     paths = "\n".join(f'<path id="{name}"{path}/>' for name, path in glyphs.items())
     sheet = f'<svg class="letters" width="0" height="0" aria-hidden="true" focusable="false"><defs>{paths}</defs></svg>'

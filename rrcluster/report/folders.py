@@ -205,10 +205,10 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     seen: set[Path] = set()
-    given = [Path(path) for path in paths]
-    reports = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
-    alone = len(given) == 1
-    for folder in (folder for path in given if path not in reports for folder in run_folders(path, alone=alone)):
+    folders = [Path(path) for path in paths]
+    reports = [path for path in folders if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
+    alone = len(folders) == 1
+    for folder in (folder for path in folders if path not in reports for folder in run_folders(path, alone=alone)):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
@@ -310,11 +310,11 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
 
 def _figures(value: object) -> dict[str, dict[str, float]]:
     """The figures of the run and its references, as far as they are numbers."""
-    named = value.items() if isinstance(value, dict) else ()
+    entries = value.items() if isinstance(value, dict) else ()
     return {
-        str(name): {str(key): known for key, entry in own.items() if (known := number(entry)) is not None}
-        for name, own in named
-        if isinstance(own, dict)
+        str(name): {str(key): figure for key, entry in figures.items() if (figure := number(entry)) is not None}
+        for name, figures in entries
+        if isinstance(figures, dict)
     }
 
 

@@ -58,13 +58,16 @@ def _sizes(run: Run, described: dict[str, Any], names: Sequence[str], of: str, *
 
     k, unit = len(names), " (%)" if classes else ""
     measured = run.final.by_group if run.final and len(run.final.by_group) == k else ()
-    extra = [name for name in _MEASURED if any(name in own for own in measured)]
+    extra = [name for name in _MEASURED if any(name in accuracies for accuracies in measured)]
     heads = [f"Says {name}{unit}" for name in _listed(described.get("outputs"))[:_MOST_CLASSES]]
     shares, errors, rows = numbers(described.get("shares")), numbers(described.get("share_errors")), []
     for place, (name, says) in enumerate(zip(names, _listed(described.get("typical")), strict=True)):
         share = f"{percent(shares[place])} ± {percent(errors[place])}" if len(shares) == len(errors) == k else NOTHING
-        own = measured[place] if measured else {}
-        cells = [f"{own[key]:g}" if key == "clients" else shown(own[key]) if key in own else NOTHING for key in extra]
+        accuracies = measured[place] if measured else {}
+        cells = [
+            f"{accuracies[key]:g}" if key == "clients" else shown(accuracies[key]) if key in accuracies else NOTHING
+            for key in extra
+        ]
         rows.append((name, share, *(shown(value) for value in numbers(says)[: len(heads)]), *cells))
     head = ("Group", "Share of clients (%)", *heads, *(_MEASURED[key] + unit * (key != "clients") for key in extra))
     fares = f" Fare: {'accuracy' if classes else 'RMSE'} on held-out rows, mean over clients." if extra else ""
@@ -85,8 +88,8 @@ def _effects(described: dict[str, Any], names: Sequence[str], of: str, *, classe
         effects = numbers(entry.get("by_group")) if isinstance(entry, dict) else ()
         if len(effects) == len(names):
             output = [str(entry.get("output"))] if classes else []
-            shown = (f"{100 * value:+.1f}" if classes else f"{value:+.4g}" for value in effects)
-            rows.append((str(entry.get("column")), *output, *shown))
+            texts = (f"{100 * value:+.1f}" if classes else f"{value:+.4g}" for value in effects)
+            rows.append((str(entry.get("column")), *output, *texts))
     return TextTable(
         title=(f"Where the groups differ most{of}" if len(names) > 1 else f"What moves the model most{of}"),
         columns=("Column", *(["Class"] if classes else []), *names),

@@ -221,8 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
             f"localhost:{self.server.server_port}",
         ):
             return self._send(HTTPStatus.FORBIDDEN, b"unknown host", "text/plain")
-        given = parse_qs(url.query).get("token", [""])[0]
-        if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+        token = parse_qs(url.query).get("token", [""])[0]
+        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self._send(HTTPStatus.FORBIDDEN, b"wrong token: open the address that was printed", "text/plain")
         if url.path == "/state":
             self._send(HTTPStatus.OK, self.server.state(), "application/json")

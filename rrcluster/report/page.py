@@ -74,7 +74,7 @@ def fill_page(
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
     letters, figures = share_glyphs(drawings)
-    shown = [figure_html(drawing, svg) for drawing, svg in zip(drawings, figures, strict=True)]
+    blocks = [figure_html(drawing, svg) for drawing, svg in zip(drawings, figures, strict=True)]
     terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
     page = template.substitute(
         title=html.escape(title),
@@ -82,7 +82,7 @@ def fill_page(
         lead=html.escape(lead),
         notices="\n".join(f'<p class="banner {kind}" role="note">{_strong(text)}</p>' for kind, text in notices),
         facts="".join(terms),
-        figures="\n".join(shown) or "<p>No finished round to draw yet.</p>",
+        figures="\n".join(blocks) or "<p>No finished round to draw yet.</p>",
         letters=letters,
         groups=groups,
         **sections,
@@ -106,8 +106,8 @@ def _counted(groups: Sequence[RunGroup]) -> str:
 def lead(groups: Sequence[RunGroup]) -> str:
     """What the report is about, what its epsilon covers, and what a survey found."""
     labels = group_labels(groups)
-    named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
-    what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{named}"
+    names = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
+    what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{names}"
     found = {groups_text(run.summary) for group in groups for run in group.runs}
     survey = found.pop() if len(found) == 1 else ""  # else they disagree
     return " ".join(filter(None, [f"This report shows {what}: {shared_settings(groups)}.", _promise(groups), survey]))
@@ -287,9 +287,9 @@ _ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "risk_in_wo
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     """The claim to quote, every field of the statements, and further bounds folded away; equal values are merged."""
-    named = list(zip(labels, groups, strict=True))
-    private = [(label, group.first.privacy) for label, group in named if group.first.private]
-    parts = [_no_privacy([label for label, group in named if not group.first.private])]
+    by_label = list(zip(labels, groups, strict=True))
+    private = [(label, group.first.privacy) for label, group in by_label if group.first.private]
+    parts = [_no_privacy([label for label, group in by_label if not group.first.private])]
     if private:
         by_field = [entry for _, entry in private]
         parts += [
@@ -347,9 +347,9 @@ def _towards(statement: Mapping[str, Any]) -> str:
         assumed = f" Assumed: {value_text(federation['assumed'])}." if federation.get("assumed") else ""
         return f" Towards: {value_text(federation['towards'])}.{assumed}"
     observers = participation.get("towards") if isinstance(participation, Mapping) else None
-    stated = (statement.get("adjacency"), statement.get("epsilon"))
+    claim = (statement.get("adjacency"), statement.get("epsilon"))
     for observer in observers if isinstance(observers, list) else []:
-        if isinstance(observer, Mapping) and (observer.get("neighbours"), observer.get("epsilon")) == stated:
+        if isinstance(observer, Mapping) and (observer.get("neighbours"), observer.get("epsilon")) == claim:
             return f" Towards: {value_text(observer.get('who'))}."
     return ""
 

@@ -530,10 +530,10 @@ def _html_cell(tag: str, text: str, table: TextTable, place: int, *, scope: str 
     classes = "" if place in table.text_columns else f' class="number{empty}"'
     scoped = f' scope="{scope}"' if tag == "th" else ""
     kind = ", diagnostic" if place in table.diagnostic else ""
-    named = f' data-name="{html.escape(table.columns[place])}{kind}"' if tag == "td" else ""
+    data_name = f' data-name="{html.escape(table.columns[place])}{kind}"' if tag == "td" else ""
     content = html.escape(text)
     if scope == "col" and place in table.diagnostic:
         content += f" <small>{DIAGNOSTIC}</small>"
     if (row, place) in table.bold:
         content = f"<strong>{content}</strong>"
-    return f"<{tag}{scoped}{classes}{named}>{content}</{tag}>"
+    return f"<{tag}{scoped}{classes}{data_name}>{content}</{tag}>"

@@ -222,20 +222,20 @@ def value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(value_text(entry) for entry in value) or NOTHING
     if isinstance(value, dict):
-        known = {str(key): entry for key, entry in value.items() if entry is not None}
-        return "; ".join(f"{words(name)}: {field_text(name, entry)}" for name, entry in known.items()) or NOTHING
+        present = {str(key): entry for key, entry in value.items() if entry is not None}
+        return "; ".join(f"{words(name)}: {field_text(name, entry)}" for name, entry in present.items()) or NOTHING
     return str(value)
 
 
 def field_text(name: str, value: object) -> str:
     """The value of a named field; bounds are rounded to the safe side."""
-    known = number(value)
-    if known is not None and name == "delta":
-        return f"{digits_up(known, 3).normalize():g}"
-    if known is not None and name == "least":
-        return str(Decimal(str(known)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
-    if known is not None and (name == "most" or name.startswith("epsilon")):
-        return epsilon_text(known)
+    figure = number(value)
+    if figure is not None and name == "delta":
+        return f"{digits_up(figure, 3).normalize():g}"
+    if figure is not None and name == "least":
+        return str(Decimal(str(figure)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
+    if figure is not None and (name == "most" or name.startswith("epsilon")):
+        return epsilon_text(figure)
     return value_text(value)
 
 
@@ -246,10 +246,10 @@ def words(name: str) -> str:
 
 def dead_text(clusters: object) -> str:
     """A warning of clusters that released sizes say are empty; empty without any."""
-    named = [str(cluster) for cluster in clusters if isinstance(cluster, int)] if isinstance(clusters, list) else []
-    if not named:
+    dead = [str(cluster) for cluster in clusters if isinstance(cluster, int)] if isinstance(clusters, list) else []
+    if not dead:
         return ""
-    which = f"cluster {named[0]} looks" if len(named) == 1 else f"clusters {', '.join(named)} look"
+    which = f"cluster {dead[0]} looks" if len(dead) == 1 else f"clusters {', '.join(dead)} look"
     return (
         f"By the released sizes {which} empty: hardly a client chooses that model, and it holds little but noise. Use "
         "fewer clusters (-k), or another --init."
@@ -292,25 +292,25 @@ def start_text(started_from: object) -> str:
 
 def again_text(summary: Mapping[str, Any]) -> str:
     """What training added to the models that a run went on from, and what has drifted; empty for other runs."""
-    told = summary.get("against_start")
-    if not isinstance(told, Mapping):
+    figures = summary.get("against_start")
+    if not isinstance(figures, Mapping):
         return ""
-    kept = told.get("handed_out") == "start"
+    kept = figures.get("handed_out") == "start"
     handed = "those that the run went on from, unchanged" if kept else "those trained further"
-    if "gain" not in told:
+    if "gain" not in figures:
         return f"Handed out: {handed}. Nothing judged whether they are better; --private-evaluation 0.25 pays for it."
-    scale, unit = (100, " points") if told["judged_by"] == "accuracy" else (1, "")
-    word = "less loss on rows left out" if told["judged_by"] == "loss" else "more private accuracy"
-    said = f"Handed out: {handed}. Training gave {_plus_minus(told, 'gain', scale)}{unit} {word}."
-    if isinstance(drift := told.get("drift_of_accuracy"), Mapping):
+    scale, unit = (100, " points") if figures["judged_by"] == "accuracy" else (1, "")
+    word = "less loss on rows left out" if figures["judged_by"] == "loss" else "more private accuracy"
+    said = f"Handed out: {handed}. Training gave {_plus_minus(figures, 'gain', scale)}{unit} {word}."
+    if isinstance(drift := figures.get("drift_of_accuracy"), Mapping):
         said += f" Private accuracy of the earlier models, since their run: {_plus_minus(drift, 'drift', 100)} points."
-    if isinstance(drift := told.get("drift_of_shares"), Mapping):
+    if isinstance(drift := figures.get("drift_of_shares"), Mapping):
         pairs = zip(drift["drift"], drift["noise_std"], strict=True)
         moves = [_plus_minus({"drift": move, "noise_std": noise}, "drift", 100) for move, noise in pairs]
         said += f" Clusters' shares of the clients moved by {', '.join(moves)} points."
     return said
 
 
-def _plus_minus(told: Mapping[str, Any], name: str, scale: float) -> str:
+def _plus_minus(figures: Mapping[str, Any], name: str, scale: float) -> str:
     digits = 1 if scale > 1 else 4
-    return f"{scale * told[name]:+.{digits}f} ± {scale * told['noise_std']:.{digits}f}"
+    return f"{scale * figures[name]:+.{digits}f} ± {scale * figures['noise_std']:.{digits}f}"

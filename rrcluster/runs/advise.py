@@ -87,8 +87,8 @@ def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
     moments = next(stage for stage, (name, _) in enumerate(STAGES) if name == "moments")
     a = form.num_columns
     parts = form.parts(moments, a)
-    told = PartSums(parts, np.zeros(form.width), mechanism.noise_std, form.rounds(moments), clients)
-    noise = told.means("rows", ROWS_CLIP * (a + 1) if a <= MOST_FULL else 1.5 * math.sqrt(a))[1]
+    sums = PartSums(parts, np.zeros(form.width), mechanism.noise_std, form.rounds(moments), clients)
+    noise = sums.means("rows", ROWS_CLIP * (a + 1) if a <= MOST_FULL else 1.5 * math.sqrt(a))[1]
     if noise <= TOO_NOISY:
         return ""
     enough = math.ceil(clients * noise / CLEAR)
@@ -217,7 +217,7 @@ def advise(
     )
     seen = outlook(plan, update_clip=settings.update_clip, shares=shares, average_last=average_last)
     smallest = plan.sampler.expected_size * float(shares.min())
-    known, explores = expected_ratio is not None, exploration > 0
+    ratio_known, explores = expected_ratio is not None, exploration > 0
     signal = usual_signal(plan, AUTO_GROUP_SHARE) if explores and plan.mechanism.name == "joint" else 0.0
     if signal >= AUTO_LEAST_SIGNAL:
         reason = (
@@ -225,8 +225,10 @@ def advise(
             f"questions ({AUTO_LEAST_SIGNAL:g} is enough); clusters beyond the groups that it finds stay closed, and B "
             "is 0."
         )
-        return Advice("survey", 0, seen, (reason, *_small(plan, shares if known else None), *seen.warnings, _PUBLIC))
-    least, reason = _insurance(plan, seen, smallest, known=known, explores=explores)
+        return Advice(
+            "survey", 0, seen, (reason, *_small(plan, shares if ratio_known else None), *seen.warnings, _PUBLIC)
+        )
+    least, reason = _insurance(plan, seen, smallest, known=ratio_known, explores=explores)
     expected = f"The smallest cluster is expected to have {smallest:.4g} of {plan.sampler.expected_size:.4g} clients."
     return Advice("independent", least, seen, (expected, reason, *seen.warnings, _PUBLIC))
 

@@ -200,7 +200,9 @@ def _by_group(
     groups = []
     for cluster in range(models.num_clusters):
         mine = chosen[tested] == cluster
-        means = {name: float(own[mine].mean()) if mine.any() else None for name, own in of_clients.items()}
+        means = {
+            name: float(accuracies[mine].mean()) if mine.any() else None for name, accuracies in of_clients.items()
+        }
         groups.append({"clients": int((chosen == cluster).sum())} | means)
     return groups
 
@@ -226,8 +228,8 @@ def _end_with(experiment: Experiment, models: Models, memory: ClientMemory | Non
         choices = method.final_scores(models, cohort, tools=side.tools).argmin(axis=1)
         if method.own_models is None:
             return side.split.vectors(models, choices)
-        known = memory if memory is not None and data is experiment.data else ClientMemory(0)
-        return method.own_models(models, known.of(ids.tolist()).recall(cohort), choices, tools=side.tools)
+        memories = memory if memory is not None and data is experiment.data else ClientMemory(0)
+        return method.own_models(models, memories.of(ids.tolist()).recall(cohort), choices, tools=side.tools)
 
     return vectors
 

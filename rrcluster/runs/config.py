@@ -451,8 +451,8 @@ def _same_runs(config: RunConfig, path: Path) -> bool:
     runs = [path / f"seed-{seed}" for seed in config.output.seeds]
     if (path / CONFIG).exists() or not any(run.exists() for run in runs):
         return False
-    begun = [(seed, run) for seed, run in zip(config.output.seeds, runs, strict=True) if (run / CONFIG).exists()]
-    return all(from_flat(read_settings(run)) == config.with_seed(seed, run).resolved() for seed, run in begun)
+    existing = [(seed, run) for seed, run in zip(config.output.seeds, runs, strict=True) if (run / CONFIG).exists()]
+    return all(from_flat(read_settings(run)) == config.with_seed(seed, run).resolved() for seed, run in existing)
 
 
 def _named(config: RunConfig) -> bool:

@@ -149,8 +149,8 @@ def _columns(estimator: Any, X: Any, *, reset: bool = True) -> dict[str, Any]:
     """The features by name; those of an array are x0, x1, ..."""
     rows = validate_data(estimator, X, dtype=None, ensure_all_finite="allow-nan", reset=reset)
     names = getattr(estimator, "feature_names_in_", [f"x{place}" for place in range(rows.shape[1])])
-    named = hasattr(X, "columns") and hasattr(estimator, "feature_names_in_")
-    columns = [X[name] for name in names] if named else list(rows.T)
+    has_names = hasattr(X, "columns") and hasattr(estimator, "feature_names_in_")
+    columns = [X[name] for name in names] if has_names else list(rows.T)
     return {str(name): _listed(column) for name, column in zip(names, columns, strict=True)}
 
 

@@ -126,16 +126,16 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
 
 def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
     """The plan's statement, with the total cost including the run whose models it starts from."""
-    stated = statement(plan)
+    document = statement(plan)
     if start is None:
-        return stated
+        return document
     earlier = start.describe(plan)
     if earlier:  # of a client that took part in both, the releases of both tell more
-        risk = stated["risk_in_words"].replace("all that was released,", "all that this run alone released,")
-        stated = stated | {"risk_in_words": risk}
-    return stated | {
+        risk = document["risk_in_words"].replace("all that was released,", "all that this run alone released,")
+        document = document | {"risk_in_words": risk}
+    return document | {
         "started_from": earlier,
-        "notes": [*([earlier["what"], HOLDS_IF] if earlier else []), *stated["notes"]],
+        "notes": [*([earlier["what"], HOLDS_IF] if earlier else []), *document["notes"]],
     }
 
 
@@ -234,18 +234,18 @@ class Experiment:
     def statement(self) -> dict[str, Any]:
         """Everything a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
-        stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        document = full_statement(self.plan, self.start) | {"initialisation": begins}
         if (form := self.method.form(self.model)) is not None:
-            stated["questions"] = form.describe()
+            document["questions"] = form.describe()
         uncovered = [OWN_DATA] if self.owns_data else []
         if filled := self.config.columns.filled_from_data or getattr(self.data.encoder, "filled_from_data", ()):
             uncovered.append(f"The rules of {', '.join(filled)}, which were taken from the clients' data.")
         if self.config.data.new_clients:
             uncovered.append("Who is kept out as a new client: one client more can move another in or out of training.")
-        stated["not_covered"] = [*stated["not_covered"], *uncovered]
+        document["not_covered"] = [*document["not_covered"], *uncovered]
         if self.plan.private and (code := own_code(self)):
-            stated["notes"] = [*stated["notes"], trust_in(code)]
-        return stated if self.deployed is None else self.deployed.stated(stated)
+            document["notes"] = [*document["notes"], trust_in(code)]
+        return document if self.deployed is None else self.deployed.stated(document)
 
 
 def build_experiment(**settings: Any) -> Experiment:
@@ -262,9 +262,9 @@ def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     The run folder can then name them. To resume the run in another process, give the same objects there.
     """
-    named = _named_data(dict(settings))
-    model, method = named.get("model"), named.get("algorithm")
-    loss, metric = named.pop("loss", None), named.pop("metric", None)
+    by_name = _named_data(dict(settings))
+    model, method = by_name.get("model"), by_name.get("algorithm")
+    loss, metric = by_name.pop("loss", None), by_name.pop("metric", None)
     if (loss or metric) and not isinstance(model, nn.Module):
         raise ConfigError(
             "loss and metric go with an nn.Module as model; give them to from_module(module, loss=..., metric=...) "
@@ -272,13 +272,13 @@ def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         )
     if isinstance(model, (Model, nn.Module)):
         made = model if isinstance(model, Model) else from_module(model, loss=loss, metric=metric)
-        named |= {"model": made.name}
+        by_name |= {"model": made.name}
         registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
     if isinstance(method, Method):
-        named |= {"algorithm": method.name}
+        by_name |= {"algorithm": method.name}
         label = registry.METHODS.label(method.name)
         registry.METHODS.replace(registry.entry_of("method", method.name, method, label=label))
-    return named
+    return by_name
 
 
 def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
@@ -406,18 +406,18 @@ def with_objects(
 
     A data file may have moved; its content is compared when the run is resumed.
     """
-    named = named_settings(objects)
-    for name in named.keys() - {*_OBJECTS, "num_clients"}:
+    by_name = named_settings(objects)
+    for name in by_name.keys() - {*_OBJECTS, "num_clients"}:
         raise ConfigError(f"{name} is a setting of the run, and resume takes those from its folder; leave it out.")
-    given = {name: str(named[name]) for name in _OBJECTS if name in named}
+    names = {name: str(by_name[name]) for name in _OBJECTS if name in by_name}
 
     def make_again(config: RunConfig) -> Experiment:
         started = {"data": config.data.data, "model": config.method.model, "algorithm": config.method.algorithm}
-        for name, value in given.items():
+        for name, value in names.items():
             moved = name == "data" and config.data.from_file and names_file(value)
             if value != started[name] and not moved:
                 raise ConfigError(f"{path}: the run was started with {name} = {started[name]}, not {value}; give that.")
-        return make(replace(config, data=replace(config.data, data=given.get("data", config.data.data))))
+        return make(replace(config, data=replace(config.data, data=names.get("data", config.data.data))))
 
     return make_again
 
@@ -447,9 +447,9 @@ def load_population(config: RunConfig) -> FederatedData:
     if config.data.table_columns:
         file = table_file(config.data.data, config.data.data_folder)
         return _checked_population(load_table(str(file), config.columns, name=config.data.data), config)
-    given = registry.DATASETS.load(config.data.data)
-    if isinstance(given, FederatedData):
-        return _checked_population(given, config)
+    dataset = registry.DATASETS.load(config.data.data)
+    if isinstance(dataset, FederatedData):
+        return _checked_population(dataset, config)
     data = load_federated(
         config.data.data,
         num_clients=config.data.population_size,

@@ -67,10 +67,10 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     """
     method = experiment.method
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
-    named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
+    names = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
     model = experiment.model
     layers = model.signature if model.own else plain_digest([[layer.name, *layer.shape] for layer in model.layers])
-    parts = {"model": layers, "method": plain_digest(named)}
+    parts = {"model": layers, "method": plain_digest(names)}
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
     if experiment.deployed is not None:

@@ -123,12 +123,12 @@ class RunFolder:
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose files disagree on its cost, or state a different plan."""
         folder_cost(self.path)
-        stated = read_mapping(self.path / "privacy.json")
+        document = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
         stated_names = ("delta", "event", "num_releases", "started_from", "federation")
-        later = [name for name in ("initialisation", "questions") if name in stated]  # not by older versions
+        later = [name for name in ("initialisation", "questions") if name in document]  # not by older versions
         for name in (*stated_names, *later, *(["participation"] if slotted else [])):
-            if stated.get(name) != json.loads(json.dumps(statement.get(name))):
+            if document.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
                     "would be unknown. Restore config.yaml and privacy.json, or start a new run."
@@ -203,8 +203,8 @@ class RunFolder:
         for name, models in (("models", state.models), ("velocity", state.velocity), ("average", state.average)):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         noise = {} if past is None else past.tensors()
-        learnt = dict(state.learnt) if state.survey is None else state.survey.tensors()
-        self._save_private("state.safetensors", tensors | learnt | memory.tensors() | noise)
+        server_state = dict(state.learnt) if state.survey is None else state.survey.tensors()
+        self._save_private("state.safetensors", tensors | server_state | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Save a round that is about to be charged and released, so that it can be repeated exactly."""
@@ -315,9 +315,9 @@ def _digest(tensors: dict[str, Any]) -> str:
 
 def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
     """Refuse a run whose data, model or method was an object of its program; say how to continue."""
-    for name, known in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
+    for name, names in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
         value = settings.get(name)
-        if isinstance(value, str) and value not in known and not (name == "data" and names_file(value)):
+        if isinstance(value, str) and value not in names and not (name == "data" and names_file(value)):
             raise RunFolderError(
                 f"{path}: {name} = {value!r} is not known here: it was an object of the program that started the run. "
                 f"Give it again in Python: rr.run(resume={str(path)!r}, {name}=...)."

@@ -70,8 +70,8 @@ def describe_groups(experiment: Experiment, state: ServerState) -> dict[str, Any
 def _outputs(data: FederatedData, count: int) -> list[str]:
     if count == 1:
         return [str(data.encoder.target) if data.encoder is not None else "value"]
-    named = data.encoder.class_names if data.encoder is not None else ()
-    return list(named) if len(named) == count else [str(place) for place in range(count)]
+    class_names = data.encoder.class_names if data.encoder is not None else ()
+    return list(class_names) if len(class_names) == count else [str(place) for place in range(count)]
 
 
 def _agreement(said: Array) -> Array:
@@ -99,10 +99,10 @@ def _columns(experiment: Experiment, state: ServerState) -> _Columns | None:
         if len(names) != data.input_shape[0]:
             return None  # lists of numbers, whose entries have no names
 
-    def say(asked: Array) -> Array:
-        inputs = torch.as_tensor(asked, dtype=torch.float32)
+    def say(rows: Array) -> Array:
+        inputs = torch.as_tensor(rows, dtype=torch.float32)
         with torch.no_grad():
-            said = np.stack([answer(inputs).double().numpy().reshape(len(asked), -1) for answer in answers])
+            said = np.stack([answer(inputs).double().numpy().reshape(len(rows), -1) for answer in answers])
         said = probabilities(said, "classes") if data.num_classes else said
         return np.asarray(said)
 

@@ -158,8 +158,10 @@ class TrainedModels:
 
     def state_dict(self, cluster: int) -> dict[str, Tensor]:
         """Every parameter and buffer of one cluster by name, for `module.load_state_dict`; copies."""
-        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
-        return {name: value.detach().clone().contiguous() for name, value in named.items()}
+        by_name = {
+            name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)
+        }
+        return {name: value.detach().clone().contiguous() for name, value in by_name.items()}
 
     @property
     def personal_layers(self) -> list[str]:
@@ -171,8 +173,8 @@ class TrainedModels:
         """Name and content of every cluster's file; `about` goes into the metadata."""
         files = {}
         for cluster in range(self.num_clusters):
-            named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal_layers}
-            metadata = {name: json.dumps(value) for name, value in named.items()}
+            facts = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal_layers}
+            metadata = {name: json.dumps(value) for name, value in facts.items()}
             files[f"cluster-{cluster}.safetensors"] = save(self.state_dict(cluster), metadata=metadata)
         return files
 
@@ -337,10 +339,10 @@ def _check_known(run: str | Path, model: str, method: str, *, given: bool) -> No
 
 def _check_layers(run: str | Path, model: Model, declared: Any) -> None:
     """Refuse a network with layers other than the run's; folders of version 0.1 do not list them."""
-    own = [[layer.name, *layer.shape] for layer in model.layers]
-    if declared is None or own == declared:
+    layers = [[layer.name, *layer.shape] for layer in model.layers]
+    if declared is None or layers == declared:
         return
-    first, there = next(pair for pair in zip_longest(own, declared) if pair[0] != pair[1])
+    first, there = next(pair for pair in zip_longest(layers, declared) if pair[0] != pair[1])
     raise ConfigError(
         f"{run}: the network given has {_layer(first)} where the run trained {_layer(there)}; give a module built as "
         "the run's was."
@@ -456,12 +458,12 @@ def personalise(
         engine=stacked_or_single(fitted(models.model, data)),
         local=local,
     )
-    own = [
+    personal = [
         PersonalModel(models.model, *(column.item() if column.ndim == 0 else column for column in row))
         for _, result in results
         for row in zip(result.vectors, result.clusters, result.epochs, result.head_only, strict=True)
     ]
-    return own[0] if alone else own
+    return personal[0] if alone else personal
 
 
 def _num_classes(model: Model, inputs: Any, targets: Array) -> int:

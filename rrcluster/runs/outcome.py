@@ -60,14 +60,14 @@ class Progress:
     @property
     def figures(self) -> dict[str, float]:
         """All figures by name: public ones under `released/`, others under `diagnostic_not_private/`."""
-        named = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
+        by_name = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
         if self.private_evaluation is not None:
-            named["released/accuracy"] = self.private_evaluation.accuracy
-            named["released/loss"] = self.private_evaluation.loss
+            by_name["released/accuracy"] = self.private_evaluation.accuracy
+            by_name["released/loss"] = self.private_evaluation.loss
         if self.evaluation is not None:
             for name in _DIAGNOSTICS:
-                named[f"diagnostic_not_private/{name}"] = float(getattr(self.evaluation, name))
-        return named
+                by_name[f"diagnostic_not_private/{name}"] = float(getattr(self.evaluation, name))
+        return by_name
 
 
 @dataclass(frozen=True)
@@ -132,31 +132,31 @@ def _against_start(
     """The improvement over the run's initial models, and the drift since those: from releases alone."""
     if experiment.start is None or state is None:
         return {}
-    told: dict[str, Any] = {"handed_out": "start" if state.hands_out_start else "trained"}
+    figures: dict[str, Any] = {"handed_out": "start" if state.hands_out_start else "trained"}
     earlier, form = experiment.start.summary, experiment.method.form(experiment.model)
     if form is not None:
         gain, noise = [*Questionnaire.of(form, state.learnt).gain.tolist(), 0.0, 0.0][:2]
         kept = gain >= -PAYS_AGAIN * noise
-        told = {"handed_out": "start" if kept else "trained", "judged_by": "loss", "gain": -gain, "noise_std": noise}
+        figures = {"handed_out": "start" if kept else "trained", "judged_by": "loss", "gain": -gain, "noise_std": noise}
     elif before is not None and after is not None:
         spread = math.hypot(before.accuracy_noise_std, after.accuracy_noise_std)
-        told |= {"judged_by": "accuracy", "gain": after.accuracy - before.accuracy, "noise_std": spread}
+        figures |= {"judged_by": "accuracy", "gain": after.accuracy - before.accuracy, "noise_std": spread}
     if before is not None and (judged := earlier.get("private_evaluation")):
         spread = math.hypot(before.accuracy_noise_std, judged["accuracy_noise_std"])
-        told["drift_of_accuracy"] = {"drift": before.accuracy - judged["accuracy"], "noise_std": spread}
+        figures["drift_of_accuracy"] = {"drift": before.accuracy - judged["accuracy"], "noise_std": spread}
     now, then = released_shares(experiment, state), _shares(experiment, earlier, experiment.start.size_noise)
     if now and then and len(now["shares"]) == len(then["shares"]) > 1:
         moved, spread = np.subtract(now["shares"], then["shares"]), np.hypot(now["noise_std"], then["noise_std"])
-        told["drift_of_shares"] = {"drift": moved.tolist(), "noise_std": spread.tolist()}
-    return {"against_start": told}
+        figures["drift_of_shares"] = {"drift": moved.tolist(), "noise_std": spread.tolist()}
+    return {"against_start": figures}
 
 
 def released_shares(experiment: Experiment, state: ServerState) -> Mapping[str, Any] | None:
     """Each cluster's share of the clients, and the std of its error; None if no sizes were released."""
     mechanism = experiment.plan.mechanism
     noise = mechanism.describe().noise_per_part.get(SIZE_NOISE, 0.0) if mechanism.private else 0.0
-    own = {"sizes": [] if state.sizes.empty else state.sizes.mean} | learnt(experiment, state)
-    return _shares(experiment, own, noise)
+    summary = {"sizes": [] if state.sizes.empty else state.sizes.mean} | learnt(experiment, state)
+    return _shares(experiment, summary, noise)
 
 
 def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: float) -> Mapping[str, Any] | None:
@@ -177,18 +177,20 @@ def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     form = experiment.method.form(experiment.model)
     if form is None or state is None:
         return {}
-    asked = Questionnaire.of(form, state.learnt)
-    chosen = asked.facts.chosen
+    questionnaire = Questionnaire.of(form, state.learnt)
+    chosen = questionnaire.facts.chosen
     if not chosen.size:
         return {}
     effects = [size if size > SMALL else 0.0 for size in chosen[1:].tolist()]
-    told: dict[str, Any] = {"num_clusters": int(chosen[0]), "random_effects": effects}
-    if asked.gain.size and not form.begun:
-        loss, noise = asked.gain.tolist()
-        told["gain_over_one_model"] = {"loss": -loss, "noise_std": noise}
-    if len(asked.sizes) != chosen[0] or chosen[0] == 1:  # one model after all
-        return told
-    return told | {"shares": {"shares": asked.sizes.tolist(), "noise_std": asked.size_noise.tolist()}}
+    figures: dict[str, Any] = {"num_clusters": int(chosen[0]), "random_effects": effects}
+    if questionnaire.gain.size and not form.begun:
+        loss, noise = questionnaire.gain.tolist()
+        figures["gain_over_one_model"] = {"loss": -loss, "noise_std": noise}
+    if len(questionnaire.sizes) != chosen[0] or chosen[0] == 1:  # one model after all
+        return figures
+    return figures | {
+        "shares": {"shares": questionnaire.sizes.tolist(), "noise_std": questionnaire.size_noise.tolist()}
+    }
 
 
 def judged_rows(experiment: Experiment) -> dict[str, str]:

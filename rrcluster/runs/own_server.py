@@ -223,16 +223,16 @@ def _open(path: Path, plan: PrivacyPlan, *, adopt: bool) -> RunFolder:
     make_folders(path)
     folder = RunFolder(path, FolderLock(path / "checkpoint" / "lock"))
     try:
-        known = (path / "privacy.json").exists()
-        if known:
+        exists = (path / "privacy.json").exists()
+        if exists:
             folder.check_statement(statement(plan))
         elif os.path.lexists(path / "ledger.jsonl"):
             raise RunFolderError(f"{path}: a ledger without privacy.json; restore that file, or choose another folder.")
-        if plan.secure and known and not adopt:
+        if plan.secure and exists and not adopt:
             check_place(path)
         elif plan.secure:
             bind(path)
-        if not known:
+        if not exists:
             write_json(path / "privacy.json", statement(plan) | ({"audit": last_audit()} if plan.secure else {}))
     except BaseException:
         folder.release()

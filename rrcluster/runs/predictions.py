@@ -87,16 +87,16 @@ class Predictions:
     def columns(self) -> dict[str, Any]:
         """As columns: row, client, cluster, prediction, a probability for each class, and the problem if any."""
         rows = len(self.cluster)
-        named: dict[str, Any] = {"row": np.arange(1, rows + 1)}
-        named |= {} if self.client is None else {"client": self.client}
-        named["cluster"] = self.cluster
+        columns: dict[str, Any] = {"row": np.arange(1, rows + 1)}
+        columns |= {} if self.client is None else {"client": self.client}
+        columns["cluster"] = self.cluster
         wide = self.outputs.ndim == 2 and not self.classes
-        named |= {f"prediction_{j}": values for j, values in enumerate(self.outputs.T)} if wide else {}
-        named |= {} if wide else {"prediction": self.prediction}
-        named |= {f"probability_{name}": self.outputs[:, j] for j, name in enumerate(self.classes)}
+        columns |= {f"prediction_{j}": values for j, values in enumerate(self.outputs.T)} if wide else {}
+        columns |= {} if wide else {"prediction": self.prediction}
+        columns |= {f"probability_{name}": self.outputs[:, j] for j, name in enumerate(self.classes)}
         problem = np.full(rows, "", dtype=object)
         problem[list(self.problems)] = list(self.problems.values())
-        return named | {"problem": problem}
+        return columns | {"problem": problem}
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of `columns`."""
@@ -120,13 +120,13 @@ def predict_rows(
     """Score the rows of a table (`TrainedModels.predict`)."""
     encoder = _checked_encoder(models)
     table, owners, names = _rows_to_score(data, encoder)
-    known = labelled
+    labelled_rows = labelled
     if labelled is not None and not isinstance(labelled, FederatedData):
-        known = frame_population(labelled, encoder, typed=False)
-    scorer = _Scorer(models, cluster, _given_clusters(clusters, models.num_clusters), known)
+        labelled_rows = frame_population(labelled, encoder, typed=False)
+    scorer = _Scorer(models, cluster, _given_clusters(clusters, models.num_clusters), labelled_rows)
     problems = dict.fromkeys(np.flatnonzero(owners < 0).tolist(), f"column {encoder.client!r}: no value")
     chosen, outputs = np.full(len(table), -1), np.zeros(0)
-    basis, own, left_out = np.zeros(_ONLY + 1, dtype=np.int64), 0, 0
+    basis, with_effects, left_out = np.zeros(_ONLY + 1, dtype=np.int64), 0, 0
     for some in _chunks(owners):
         rows, inputs, unread = _encoded(table, some, encoder)
         problems |= unread
@@ -139,12 +139,14 @@ def predict_rows(
         outputs = outputs if outputs.size else np.full((len(table), *part.outputs.shape[1:]), np.nan)
         outputs[rows], chosen[rows] = part.outputs, np.repeat(part.clusters, sizes)
         basis += np.bincount(part.basis, minlength=_ONLY + 1)
-        own, left_out = own + part.own, left_out + part.left_out
+        with_effects, left_out = with_effects + part.own, left_out + part.left_out
     if not outputs.size:
         place, problem = min(problems.items())
         raise DataError(f"no row can be read; row {place + 1} is the first: {problem}.")
     client = np.array([*names, ""], dtype=object)[owners] if names else None
-    return Predictions(client, chosen, outputs, encoder.class_names, problems, tuple(basis.tolist()), own, left_out)
+    return Predictions(
+        client, chosen, outputs, encoder.class_names, problems, tuple(basis.tolist()), with_effects, left_out
+    )
 
 
 def _checked_encoder(models: "TrainedModels") -> ColumnSettings:
@@ -277,10 +279,10 @@ def _given_clusters(clusters: Any, count: int) -> dict[str, int]:
         names, values = map(list, zip(*[(spelling(name) or "", cluster) for name, cluster in pairs], strict=True))
     if odd := [place for place, value in enumerate(values) if value not in range(count)]:
         raise DataError(f"clusters: {_row(odd[0])} has no cluster from 0 to {count - 1}; give the table of this run.")
-    given = {name: int(value) for name, value in zip(names, values, strict=True)}
-    if len(given) < len(names):
+    by_client = {name: int(value) for name, value in zip(names, values, strict=True)}
+    if len(by_client) < len(names):
         raise DataError("clusters: a client is named twice; name each once.")
-    return given
+    return by_client
 
 
 def _finished(outputs: Array, encoder: ColumnSettings) -> Array:
@@ -357,22 +359,22 @@ class _Scorer:
         only = 0 if self.models.num_clusters == 1 else self.cluster
         clusters = np.array([self.given.get(name, -1) if only is None else only for name in names])
         basis = np.where(clusters >= 0, _FILE if only is None else _ONLY, _SIZES)
-        own, has_own = np.zeros((len(names), 0), dtype=np.float32), np.zeros(len(names), dtype=bool)
-        known, left_out = self._known(rows, names)
-        for places, cohort in known.cohorts((clusters < 0) | bool(method.asks)):
+        personal, has_own = np.zeros((len(names), 0), dtype=np.float32), np.zeros(len(names), dtype=bool)
+        labelled, left_out = self._known(rows, names)
+        for places, cohort in labelled.cohorts((clusters < 0) | bool(method.asks)):
             free = clusters[places] < 0
             scores = method.final_scores(models, cohort, tools=self._tools)
             basis[places[free]], clusters[places[free]] = _LABELS, scores.argmin(axis=1)[free]
             if method.asks and method.own_models is not None:
                 vectors = self.models.split.vectors(models, clusters[places])
                 fitted = method.own_models(models, Clients.without_memory(cohort), clusters[places], tools=self._tools)
-                own = own if own.size else np.zeros((len(names), fitted.shape[1]), dtype=np.float32)
-                own[places], has_own[places] = fitted, (fitted != vectors).any(axis=1)
+                personal = personal if personal.size else np.zeros((len(names), fitted.shape[1]), dtype=np.float32)
+                personal[places], has_own[places] = fitted, (fitted != vectors).any(axis=1)
         if method.asks:  # their scores read inputs alone
             for places, cohort in rows.cohorts(clusters < 0):
                 basis[places] = _INPUTS
                 clusters[places] = method.final_scores(models, cohort, tools=self._tools).argmin(axis=1)
-        return _Part(clusters, basis, self._outputs(rows, clusters, own, has_own), int(has_own.sum()), left_out)
+        return _Part(clusters, basis, self._outputs(rows, clusters, personal, has_own), int(has_own.sum()), left_out)
 
     def _known(self, rows: _Rows, names: Sequence[str]) -> tuple[_Rows, int]:
         """The labelled rows of these clients, and the number left out because they are also rows to score."""

@@ -180,12 +180,12 @@ def _best_run(offer: Candidates, hidden: Path) -> None:
 
 def _repetition(offer: Candidates, path: Path, place: int, streams: StreamSource) -> _Run:
     """One run of a random combination, on the same clients, with cohorts and noise of its own."""
-    drawn = offer.experiments[int(streams("combination", place).integers(len(offer.experiments), size=1)[0])]
-    secure = drawn.plan.secure
-    own = SecureStreams() if secure else Streams(int(streams("run", place).integers(2**63, size=1)[0]))
-    folder = RunFolder.create(path, drawn.config, drawn.statement())
+    experiment = offer.experiments[int(streams("combination", place).integers(len(offer.experiments), size=1)[0])]
+    secure = experiment.plan.secure
+    run_streams = SecureStreams() if secure else Streams(int(streams("run", place).integers(2**63, size=1)[0]))
+    folder = RunFolder.create(path, experiment.config, experiment.statement())
     ledger = Ledger(secure=secure)  # in memory: the selection was charged as a whole
-    running = Running(replace(drawn, streams=own), folder, ledger)
+    running = Running(replace(experiment, streams=run_streams), folder, ledger)
     for _ in running.rounds():
         pass
     score = offer.score(running)

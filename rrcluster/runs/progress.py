@@ -98,8 +98,8 @@ class ProgressBar:
         released = progress.private_evaluation
         private = "" if released is None else private_text(released, "accuracy ")
         done = progress.round_index + 1
-        shown = private or self._accuracy.replace("diagnostic, ", "")
-        self._bar.update(self._task, completed=done, sizes=self._cut(sizes, shown), accuracy=shown)
+        text = private or self._accuracy.replace("diagnostic, ", "")
+        self._bar.update(self._task, completed=done, sizes=self._cut(sizes, text), accuracy=text)
         tenth = self._plan.secure and done % max(1, progress.num_rounds // 10) == 0  # secure runs evaluate nothing
         if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
@@ -283,8 +283,8 @@ def watch(
 
 
 def _callables(on_round: OnRound | Sequence[OnRound] | None, *, secure: bool) -> list[OnRound]:
-    given = [] if on_round is None else [on_round] if callable(on_round) else list(on_round)
-    for call in given:
+    calls = [] if on_round is None else [on_round] if callable(on_round) else list(on_round)
+    for call in calls:
         if not callable(call):
             raise ConfigError(f"on_round = {call!r} should be a function of a round's number and its figures.")
         if secure and getattr(call, "records_times", False):
@@ -292,4 +292,4 @@ def _callables(on_round: OnRound | Sequence[OnRound] | None, *, secure: bool) ->
                 f"{type(call).__name__} writes down when each round ended, which depends on who took part; leave it "
                 "out of a secure run."
             )
-    return given
+    return calls

@@ -312,8 +312,8 @@ class Running:
     def _compared(self, state: ServerState, memory: ClientMemory | None) -> dict[str, Any]:
         """After the last round on a user's data: the comparison of the models with others."""
         experiment = self.experiment
-        own = experiment.owns_data or experiment.config.data.table_columns
-        if state.round_index < experiment.plan.num_rounds or not own:
+        has_clients = experiment.owns_data or experiment.config.data.table_columns
+        if state.round_index < experiment.plan.num_rounds or not has_clients:
             return {}
         effects = any(learnt(experiment, state).get("random_effects", [experiment.method.personal]))
         return compared(experiment, state.average, memory, own_effects=effects)

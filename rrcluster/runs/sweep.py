@@ -181,7 +181,7 @@ def jobs(grid: Grid) -> tuple[Job, ...]:
 def check_own_data(grid: Grid, *, source: str) -> None:
     """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
     of_data = [{name: cell.settings[name] for name in cell.settings if FIELDS[name] in _OF_DATA} for cell in grid.cells]
-    for settings in {repr(given): given for given in of_data}.values():
+    for settings in {repr(settings_of_data): settings_of_data for settings_of_data in of_data}.values():
         if names_file(str(settings.get("data", ""))):
             config = from_flat(settings, source=source)
             load_table(config.data.data, config.columns)
@@ -342,8 +342,8 @@ def _attempt(
 
     if not tasks:
         return []
-    pool, known = executor or local_executor(processes), registry.registered()
-    futures, died = {submitted(pool, run_task, task, known, memory): task for task in tasks}, []
+    pool, registrations = executor or local_executor(processes), registry.registered()
+    futures, died = {submitted(pool, run_task, task, registrations, memory): task for task in tasks}, []
     try:
         while futures:
             done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)

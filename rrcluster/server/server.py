@@ -159,7 +159,7 @@ class RoundServer:
 
     def _after_table_question(self, form: Form, state: ServerState, release: Release) -> ServerState:
         """The state after a round of a questionnaire: the facts from its answers, and the resulting models."""
-        asked = Questionnaire.of(form, state.learnt).updated(
+        questionnaire = Questionnaire.of(form, state.learnt).updated(
             state.round_index,
             release.shared_sum / self._answer_scale,
             float(release.sizes.sum()),
@@ -167,8 +167,10 @@ class RoundServer:
             count_noise=release.size_noise_std,
             expected=self.plan.sampler.expected_size,
         )
-        models = handed_out(form, asked.facts)
-        return replace(state, models=models, average=models, learnt=asked.tensors(), round_index=state.round_index + 1)
+        models = handed_out(form, questionnaire.facts)
+        return replace(
+            state, models=models, average=models, learnt=questionnaire.tensors(), round_index=state.round_index + 1
+        )
 
     def _after_question(self, state: ServerState, release: Release, place: Place) -> ServerState:
         """The state after a round of answers: models stay, until the clusters of groups start from one."""

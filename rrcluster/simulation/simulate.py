@@ -234,11 +234,11 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
     if plan.secure:
         refuse_undeclared(data)
     check_names(data, secure=plan.secure, num_slots=plan.mechanism.slots.count)
-    own, reported = method.coordinates(model), plan.mechanism.coordinates
-    if own != reported:
+    shape, reported = method.coordinates(model), plan.mechanism.coordinates
+    if shape != reported:
         raise ConfigError(
             f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
-            f"{model.name} under {method.name} has {own.shared} and {own.clustered}; use plan.with_coordinates."
+            f"{model.name} under {method.name} has {shape.shared} and {shape.clustered}; use plan.with_coordinates."
         )
     runs = engine.model
     if runs is not model and runs.signature != model.signature:
@@ -260,9 +260,9 @@ def undeclared(data: FederatedData) -> dict[str, str]:
         "regression": "regression was chosen by the labels",
         "features": "features were taken from the header",
     }
-    named = {name: taken.get(name, f"{name} were counted in the labels") for name in data.counted}
+    phrases = {name: taken.get(name, f"{name} were counted in the labels") for name in data.counted}
     return {
-        name: f"{named[name]} of {data.name}, which no guarantee covers; {fix}" for name, fix in data.counted.items()
+        name: f"{phrases[name]} of {data.name}, which no guarantee covers; {fix}" for name, fix in data.counted.items()
     }
 
 

@@ -190,9 +190,9 @@ class DropoutSgd(StackedSgd):
     ) -> None:
         """One step of some clients, in place."""
         masks = draw_masks(self._draws(rows), seeds)
-        own, chosen = params[clients], options.rows(clients)
-        self.step(own, rows, rates[clients], chosen, masks)
-        params[clients] = own
+        state, chosen = params[clients], options.rows(clients)
+        self.step(state, rows, rates[clients], chosen, masks)
+        params[clients] = state
         for whole, part in zip(options.remembered, chosen.remembered, strict=True):
             whole[clients] = part
 
