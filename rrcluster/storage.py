@@ -220,7 +220,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _sync(descriptor: int) -> None:
-    """Flush what an open descriptor stands for, and close it."""
+    """Flush the file or folder of an open descriptor, and close it."""
     try:
         os.fsync(descriptor)
     finally:

@@ -150,7 +150,7 @@ def small_cluster_probability(
 def rebalance_error_printed(
     *, cluster_size_std: float, num_clients: int, num_clusters: int, min_cluster_size: int
 ) -> float:
-    """k^2 mu^2 / (M/k - B)^2: the paper's factor 3. The step to it is false, the end holds (docs/theory.md)."""
+    """k^2 mu^2 / (M/k - B)^2: the paper's factor 3. A step of its proof is wrong, the result holds (docs/theory.md)."""
     tail = large_cluster_probability_printed(
         cluster_size_std=cluster_size_std,
         num_clients=num_clients,

@@ -305,6 +305,6 @@ def _measured(part: Part, name: str, right: Rights, one: Rights, facts: Facts, s
 
 
 def hurt_by_chance(right: Array, other: Array) -> float:
-    """How likely a client has fewer right answers by one model than by another, by a coin on each row of difference."""
+    """Probability that a client has fewer right answers than by the other model, with a coin for each differing row."""
     differ = int((right != other).sum())
     return float(binom.cdf((differ - 1) // 2, differ, 0.5)) if differ else 0.0

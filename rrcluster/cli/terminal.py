@@ -69,7 +69,7 @@ _USUAL = {  # fields of settings that --help shows; --help-all shows the others 
 
 
 def _with_usual_options(settings: Any, usual: Collection[str]) -> Any:
-    """The same settings, of a type whose help leaves out all options but the usual ones."""
+    """The same settings in a type whose help shows only the usual options."""
     hints, parts = get_type_hints(type(settings), include_extras=True), []
     for part in fields(settings):
         value, hint = getattr(settings, part.name), hints[part.name]
@@ -124,7 +124,7 @@ def print_json(answer: object) -> None:
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:
-    """Show in a terminal what the next seconds are spent on; removed afterwards, so that an error comes first."""
+    """Show the current step in a terminal; the line is removed afterwards, so that an error comes first."""
     if hidden or not sys.stderr.isatty():
         return contextlib.nullcontext()
     from rich.console import Console

@@ -177,7 +177,7 @@ def check_samples(
     ids: bool = False,
     missing: bool = False,
 ) -> None:
-    """Refuse samples that are none, of another shape, or not finite; `owner` names whose they are.
+    """Refuse samples that are empty, of another shape, or not finite; `owner` names their client.
 
     With `ids`, also inputs that are not ids from 0; NaN passes where it means `missing`.
     """

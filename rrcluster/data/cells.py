@@ -53,7 +53,7 @@ def buckets_for(num_columns: int) -> int:
 def encode_cells(
     table: Any, names: list[str], columns: ColumnSettings, *, row: Row
 ) -> tuple[NDArray[np.float32], TableColumns]:
-    """(rows, 2 d) values and codes of the cells in these columns, and what is public about them.
+    """(rows, 2 d) values and codes of the cells in these columns, and the public facts about them.
 
     Guarantees: a row's values and codes are a function of the row's own cells, the columns' names and the declared
     rules; every number is finite in float32, NaN where a cell is none (larger ones, and infinite ones, become the
@@ -82,7 +82,7 @@ def cell_columns(columns: ColumnSettings) -> TableColumns:
 
 
 def _facts(labels: Mapping[str, Sequence[str]], columns: ColumnSettings) -> TableColumns:
-    """What is public about the cells of columns, from the names of the values that each gives."""
+    """Public facts about the cells of columns, from the names of each column's values."""
     declared = columns.vocabulary.keys() | columns.ranges.keys()
     return TableColumns(
         names=tuple(label for texts in labels.values() for label in texts),

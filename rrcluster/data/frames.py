@@ -32,7 +32,7 @@ _SPLIT_SEED = 0  # public: decides which of a client's rows are held out
 
 
 class ColumnRules(TypedDict, total=False):
-    """What `from_frame` takes besides client, target, features and classes; `ColumnSettings` explains each."""
+    """Arguments of `from_frame` besides client, target, features and classes; `ColumnSettings` explains each."""
 
     regression: bool
     categories: Mapping[str, Sequence[Any]]

@@ -142,7 +142,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of windows."""
         return min(self.most, len(self.text) - WINDOW)
 
     def starts(self) -> NDArray[np.int64]:

@@ -426,7 +426,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def _drawn(bar: "Progress", file: SourceFile) -> SimpleNamespace:
-    """What pooch expects of a progress bar, drawn by rich; it is reset before it is filled for the last time."""
+    """The progress bar that pooch expects, drawn by rich; pooch resets it before filling it for the last time."""
     task, total = bar.add_task(file.name, total=file.download_bytes), file.download_bytes
     return SimpleNamespace(
         total=total,

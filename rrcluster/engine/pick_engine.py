@@ -59,9 +59,9 @@ def pick_engine(
     on_cpu = device.type == "cpu"
     if alone and (model.own or not on_cpu) and name not in ("auto", "reference"):
         raise PrivacyError(
-            f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, which may "
-            "keep something of a client for the next, and on a GPU computes features together; a secure run takes "
-            "engine = reference, or auto."
+            f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, "
+            "which may carry state from one client to the next, and on a GPU computes features together; use "
+            "engine = reference, or auto, for a secure run."
         )
     if alone and model.own:
         name = "reference"

@@ -55,7 +55,7 @@ class TrainingCall:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Question:
-    """How good are these models on each client's own training samples, or on one test set?"""
+    """A request for the loss and accuracy of models on clients' training samples, or on one test set."""
 
     models: Array  # (k, d)
     samples: Cohort | TestSet

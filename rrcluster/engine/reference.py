@@ -167,7 +167,7 @@ class ReferenceEngine:
 
 @torch.no_grad()
 def _linear_gradients(network: ClientNetwork, inputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-    """Of the mean cross-entropy of one linear layer: (softmax - one-hot)' inputs / s, and its sum for the bias."""
+    """Gradients of a linear layer's mean cross-entropy: (softmax - one-hot)' inputs / s, and the sum for the bias."""
     weight, bias = network.parameters
     rows = inputs.flatten(1)
     slopes = torch.softmax(torch.addmm(bias, rows, weight.t()), 1).sub_(targets).div_(len(targets))

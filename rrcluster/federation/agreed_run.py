@@ -97,7 +97,7 @@ class AgreedRun:
 
     @property
     def num_models(self) -> int | None:
-        """The number of models handed out; None where releases decide."""
+        """The number of released models; None where releases decide."""
         return self.plan.mechanism.num_clusters if self.form is None else None
 
     def first_memory(self) -> ClientMemory:

@@ -82,7 +82,7 @@ class SampleShape:
 
     def __post_init__(self) -> None:
         if not self.input_shape:
-            raise ConfigError("input_shape is empty; say how many numbers a sample has, as 7 or 28 28.")
+            raise ConfigError("input_shape is empty; give the shape of a sample, such as 7 or 28 28.")
         for length in self.input_shape:
             checks.count(input_shape=length)
         checks.count(num_classes=self.num_classes, at_least=0)

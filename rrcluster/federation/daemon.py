@@ -100,7 +100,7 @@ class Daemon:
         return wire.report_letter(self._reports(guidance, letter.arrays["clients"], keys))
 
     def _task(self, letter: Letter, **more: Any) -> tuple[Guidance, ClientKeys | None]:
-        """The server's instructions to clients in a round, which decide what it may ask."""
+        """The server's instructions to clients in a round, from which its permitted requests follow."""
         stage = self.agreed.survey_stage(_whole(letter.facts, "round"))
         form = self.agreed.form
         return wire.read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, form=form, **more)

@@ -1,4 +1,4 @@
-"""The folder of a member's operator, mode 0700: keys, what was signed, the ledger, and what the daemon remembers.
+"""The folder of a member's operator, mode 0700: keys, the signed agreement, the ledger, and the daemon's state.
 
 identity.key, node.key   the member's keys; they never leave this folder
 request.json             for the server's operator: name, public keys, number of clients

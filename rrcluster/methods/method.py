@@ -145,7 +145,7 @@ class Method:
     for_population: Callable[["Method", FederatedData], "Method"] = lambda method, _: method  # what it must know of it
 
     def coordinates(self, model: Model) -> Coordinates:
-        """What a client's report consists of: its update, or its answer, in shared coordinates."""
+        """The coordinates of a client's report: its update, or its answer, which is all shared."""
         if not self.asks:
             return self.split(model).coordinates
         form = self.form(model)
@@ -154,7 +154,7 @@ class Method:
         return Coordinates(form.width, 0)
 
     def form(self, model: Model) -> Form | None:
-        """What clients are asked in a run of this model; None where they train."""
+        """The questionnaire of a run of this model; None if clients train."""
         return model.form if self.asks else None
 
     @property
@@ -163,11 +163,11 @@ class Method:
         return self.own_models is not None
 
     def final_scores(self, models: Models, cohort: Cohort, *, tools: Tools) -> Array:
-        """(n, k) how badly each model that is handed out suits each client, who needs no memory for it."""
+        """(n, k) how badly each released model suits each client, judged without memory."""
         return (self.pick or self.scores)(models, Clients.without_memory(cohort), tools=tools)
 
     def num_clusters(self, requested: int) -> int:
-        """How many clusters this method has when `requested` are asked for."""
+        """The number of clusters of this method when `requested` are requested."""
         return 1 if self.one_model else requested
 
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:

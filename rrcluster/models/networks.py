@@ -170,7 +170,7 @@ class Pooled(nn.Module):
 
 
 class Edges(nn.Module):
-    """How much edge there is in each of 8 directions in each cell of a grid, and the means of larger squares.
+    """Edge strength in each of 8 directions in each cell of a grid, and the means of larger squares.
 
     Differences of the image, averaged over colours, give a gradient per pixel; its part along each direction, where
     that is positive, is averaged over the cell (its square, if `squared`). Edges and means are each centred and brought
@@ -192,7 +192,7 @@ class Edges(nn.Module):
         return torch.cat([_standard(in_cells), _standard(avg_pool2d(images, self.square))], dim=1)
 
     def _along(self, slope: Tensor) -> Tensor:
-        """(s, 1, h, w) the gradient's part along a direction -> (s, 1, h / cell, w / cell) mean of what is positive."""
+        """(s, 1, h, w) the gradient along a direction -> (s, 1, h / cell, w / cell) mean of its positive part."""
         edge = torch.relu(slope)
         return avg_pool2d(edge.square() if self.squared else edge, self.cell)
 

@@ -93,7 +93,7 @@ class Scattering(nn.Module):
     """Coefficients of orders 1 and 2, as logarithms, normalised per image, through a fixed random projection."""
 
     def __init__(self, side: int, colours: int, width: int) -> None:
-        """`side` of the images in pixels, a multiple of the cell's; `width` features come out."""
+        """`side` of the images in pixels, a multiple of the cell's side; `width` is the number of features."""
         super().__init__()
         whole = side + 2 * _MARGIN
         bank, step = wavelets(side=whole), pi * np.fft.fftfreq(whole)
@@ -109,7 +109,7 @@ class Scattering(nn.Module):
         self._projection = _signs(paths * (side // CELL) ** 2, width) / sqrt(width)
 
     def extra_repr(self) -> str:
-        """What identifies the features."""
+        """The constants that identify the features."""
         return f"side={self.side}, width={self.width}"
 
     def forward(self, images: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Scattering(nn.Module):
         return torch.cat([_standard(first), _standard(second)], dim=1)
 
     def coefficients(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of order 0 (s, c, cells, cells), 1 (s, 16 c, ...) and 2 (s, 64 c, ...), by finer, then coarser wavelet."""
+        """Coefficients of order 0 (s, c, cells, cells), 1 (s, 16 c, ...) and 2 (s, 64 c, ...), finer wavelets first."""
         constants = (self._fine, self._coarse, self._cells, self._half_cells)
         fine, coarse, cells, half_cells = (constant.to(images.device) for constant in constants)
         mirrored = pad(images.float(), (_MARGIN,) * 4, mode="reflect")

@@ -39,7 +39,7 @@ class BudgetRow:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a mechanism costs for given sampling and rounds, accountant by accountant."""
+    """The cost of a mechanism for given sampling and rounds, by each accountant."""
 
     mechanism: str  # the released values
     adjacency: str  # the neighbouring relation

@@ -115,7 +115,7 @@ class Ledger:
 
     @property
     def num_charged(self) -> int:
-        """How many releases have been charged, of those that the plan allows."""
+        """The number of charged releases, of those that the plan allows."""
         return len(self._charges) if self._secure else len(self._rounds)
 
     def _check_event(self, cost: dict[str, Any] | None) -> None:

@@ -17,7 +17,7 @@ from rrcluster.types import Coordinates
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What will be released, under which relation and sampling, with how much noise, for how many rounds.
+    """The plan of a run's releases: relation, sampling, noise and number of rounds.
 
     Make it with `PrivacyPlan.build`: clip, sampling, noise and cost come out of one place. A run is this loop:
 
@@ -134,7 +134,7 @@ class PrivacyPlan:
 
     @property
     def accounted(self) -> tuple[Event, int, str]:
-        """What is paid for, how often it happens to a client at most, and by which accountant: of a selection, if any.
+        """The event of the cost, its most repetitions for one client, and the accountant; of the selection, if any.
 
         All that is stated of the plan is of these.
         """

@@ -273,7 +273,7 @@ def _listed(values: Any) -> bool:
 
 
 def _one_each(values: Any, name: str, what: str, length: int | None) -> Any:
-    """A sequence of values, one for each of `length` updates, if that is given; ConfigError for anything else."""
+    """A sequence of `length` values, one per update; ConfigError for any other input."""
     values = _unmasked(as_numpy(values))
     if not _listed(values) or length not in (None, len(values)):
         raise ConfigError(f"{name} must hold one {what} per update; give as many as there are updates.")

@@ -184,7 +184,7 @@ def over_rounds(runs: Iterable[Run], name: str) -> list[tuple[int, Estimate]]:
 
 
 def accuracy_panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
-    """What is measured on the same data shares a panel; one panel per epsilon where it would hold too many lines."""
+    """Panels of measurements on the same data; one panel per epsilon if there are too many lines."""
     looks = method_looks(groups)
     panels: list[CurvePanel] = []
     for title, part in arenas(groups).items():

@@ -16,7 +16,7 @@ _MEASURED = {"clients": "Clients", "this run": "Fare", "one model for all": "Wit
 
 
 def groups_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """HTML of the groups of every method on named columns; empty where there are none."""
+    """HTML of the groups of every method on named columns; empty without groups."""
     parts = []
     for group, label in zip(groups, labels, strict=True):
         described = group.first.summary.get("groups")

@@ -104,7 +104,7 @@ def _counted(groups: Sequence[RunGroup]) -> str:
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
-    """What the report is about, what its epsilon covers, and what a survey found."""
+    """The subject of the report, the coverage of its epsilon, and a survey's findings."""
     labels = group_labels(groups)
     names = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
     what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{names}"
@@ -310,7 +310,7 @@ def _no_privacy(labels: Sequence[str]) -> str:
 
 
 def _claim(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """One epsilon per statement, with what it covers, and whether the run's files have it."""
+    """One epsilon per statement, with its coverage, and whether the run's files have it."""
     lines = []
     for names, (epsilon, delta, what, covers, risk) in _merged([(label, _core(entry)) for label, entry in private]):
         lines.append(

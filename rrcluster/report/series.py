@@ -193,7 +193,7 @@ def size_series(groups: Sequence[RunGroup]) -> list[Series]:
 
 
 def one_each(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], str]:
-    """For figures with a panel per method: every method at its largest epsilon, and a note on what is left out."""
+    """For figures with a panel per method: every method at its largest epsilon, and a note on omitted ones."""
     largest: list[RunGroup] = []
     for part in arenas(groups).values():
         for entry in epsilon_series(part):

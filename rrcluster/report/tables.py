@@ -159,7 +159,7 @@ def _compared(run: Run, name: str, key: str) -> float | None:
 
 
 def _released_column(groups: Sequence[RunGroup]) -> tuple[str, str]:
-    """Its name, and what the note says of the rows that private evaluations are about."""
+    """The column's name, and the note's sentence on the rows of private evaluations."""
     rows = {group.first.judged_rows for group in groups if _released(group)}
     return _RELEASED.get(rows.pop(), (_RELEASED["test"][0], "")) if len(rows) == 1 else (_RELEASED["test"][0], "")
 
@@ -375,7 +375,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; none of o
 
 
 def _longest_words(table: TextTable) -> list[int]:
-    """How wide a column must be, so that no word of it is cut."""
+    """The width at which no word of a column is cut."""
     from rich.cells import cell_len
 
     columns = zip(table.columns, *table.rows, strict=True)

@@ -257,7 +257,7 @@ def dead_text(clusters: object) -> str:
 
 
 def effects_text(summary: Mapping[str, Any]) -> str:
-    """What mixed effects chose; empty for other runs."""
+    """The choices of mixed effects; empty for other runs."""
     effects, clusters = summary.get("random_effects"), summary.get("num_clusters")
     if not isinstance(effects, list) or len(effects) != 2 or not all(isinstance(size, float) for size in effects):
         return ""
@@ -274,7 +274,7 @@ def effects_text(summary: Mapping[str, Any]) -> str:
 
 
 def groups_text(summary: Mapping[str, Any]) -> str:
-    """What a survey found; empty for a run without one."""
+    """The findings of a survey; empty for a run without one."""
     groups, clusters = summary.get("groups_found"), summary.get("num_clusters")
     if not isinstance(groups, int) or not isinstance(clusters, int):
         return ""
@@ -285,13 +285,13 @@ def groups_text(summary: Mapping[str, Any]) -> str:
 
 
 def start_text(started_from: object) -> str:
-    """What a run and the one that it started from cost together; empty for a run that started by itself."""
+    """The total cost of a run and the one it started from; empty without one."""
     what = started_from.get("what") if isinstance(started_from, dict) else None
     return what if isinstance(what, str) else ""
 
 
 def again_text(summary: Mapping[str, Any]) -> str:
-    """What training added to the models that a run went on from, and what has drifted; empty for other runs."""
+    """The improvement over a run's initial models, and drift since; empty for other runs."""
     figures = summary.get("against_start")
     if not isinstance(figures, Mapping):
         return ""

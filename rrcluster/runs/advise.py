@@ -145,7 +145,7 @@ def outlook(
 
 
 def _cancelling(plan: PrivacyPlan) -> float:
-    """How much less noise the models handed out have than if that of single rounds were independent; 1 if it is."""
+    """The factor by which correlation reduces the noise of released models; 1 for independent noise."""
     described = plan.mechanism.describe().correlation
     noise = described.get("noise_of_models_handed_out")
     return float(described["noise_of_a_round"] * noise["independent"] / noise["chosen"]) if noise else 1.0

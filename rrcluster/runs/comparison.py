@@ -192,7 +192,7 @@ def verdict(said: Mapping[str, Predicted], *, groups: str, constant: str) -> str
 def _by_group(
     experiment: Experiment, models: Models, ids: Array, said: Mapping[str, Predicted]
 ) -> list[dict[str, Any]]:
-    """Of each cluster its clients, and what those with test rows get from the run and from one model for all."""
+    """For each cluster its clients, and their test accuracy under the run and under one model for all."""
     data, tools = experiment.data, experiment.hosts.host.side.tools
     scores = experiment.method.final_scores(models, data.cohort(ids), tools=tools)
     chosen, tested = scores.argmin(axis=1), data.test_of[ids] >= 0

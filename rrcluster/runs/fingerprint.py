@@ -98,7 +98,7 @@ def own_code(experiment: "Experiment") -> list[str]:
 
 
 def describe_selection(experiments: Sequence["Experiment"], selection: Selection) -> dict[str, Any]:
-    """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
+    """Everything a selection's outcome depends on: its first run's fingerprint, and all candidate settings."""
     first, *others = (fingerprint(run.config, run.engine) | describe_parts(run) for run in experiments)
     offered = [first["config"], *([run["config"], run["model"], run["method"], run["engine"]] for run in others)]
     return first | {"config": plain_digest([offered, selection.score, list(selection.among)])}

@@ -1,4 +1,4 @@
-"""A run folder: what is public, what is diagnostic and what is private each in files of their own.
+"""A run folder, with separate files for public, diagnostic and private content.
 
 config.yaml        every setting, resolved
 privacy.json       the statement

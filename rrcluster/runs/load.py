@@ -113,7 +113,7 @@ def module_of(model: Model, vector: Array) -> nn.Module:
 
 
 def outputs_of(model: Model, vector: Array, inputs: Tensor) -> Array:
-    """What a model with the trained weights in `vector` (d,) says of inputs (s, *input): (s, outputs)."""
+    """Outputs (s, outputs) of a model with the trained weights `vector` (d,) for inputs (s, *input)."""
     with torch.no_grad():
         return np.asarray(model.single(model.unflatten(torch.as_tensor(vector)), inputs).numpy())
 
@@ -282,8 +282,8 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         raise _damaged(path) from error
     if not np.isfinite(models.rows).all():
         raise RunFolderError(
-            f"{path}: has weights that are not finite numbers: training diverged, or the file is damaged. Run again, "
-            "with a lower local_lr if need be."
+            f"{path}: has weights that are not finite numbers: training diverged, or the file is damaged. Run "
+            "again, if necessary with a lower local_lr."
         )
     _check_known(run, *declared[:2], given=model is not None)
     local, sizes = _local_settings(Path(run) / "config.yaml"), _released_sizes(Path(run) / "summary.json")

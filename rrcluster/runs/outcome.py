@@ -237,7 +237,7 @@ def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> Noisy
 def judged_both(
     of_start: Sequence[NoisyEvaluation], evaluations: Sequence[NoisyEvaluation], *, num_rounds: int
 ) -> tuple[NoisyEvaluation | None, NoisyEvaluation | None]:
-    """Private evaluation of what a run started from, in all rounds that judged it, and of its last rounds' models."""
+    """Private evaluation of a run's initial models, over all rounds that judged them, and of its last models."""
     start = reduce(NoisyEvaluation.plus, of_start) if of_start else None
     return start, average(evaluations, num_rounds=num_rounds // 2 if of_start else num_rounds)
 

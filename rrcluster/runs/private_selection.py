@@ -231,7 +231,7 @@ def _check_privacy(config: RunConfig) -> None:
 
 
 def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
-    """What is really run: with the selection's noise, which a single run of the same epsilon would not need."""
+    """The runs' actual configs: with the selection's noise, more than a single run of the same epsilon needs."""
     privacy = replace(config.privacy, noise_multiplier=noise_multiplier, epsilon=None, accountant="rdp")
     return replace(
         config,

@@ -172,7 +172,7 @@ class SweepView:
             self._drawn_at = now
 
     def _table(self) -> Table:
-        """As many rows as fit: the last finished ones, those that run, the next ones."""
+        """As many rows as fit: the last finished runs, the running ones, the next ones."""
         table = Table(title=f"{self._finished} of {len(self._rows)} runs, {self._time_left()}", title_justify="left")
         for name in ("run", "", "round", "accuracy"):
             table.add_column(name, overflow="fold")

@@ -1,4 +1,4 @@
-"""How the k models come to differ: what happens in the first rounds, never a release of its own.
+"""Surveys and initialisation: how the k models come to differ in the first rounds, without extra releases.
 
 - `independent`: all k random models compete from the first round on.
 - `survey`: for `init_rounds` rounds clients answer how their updates differ, before any model is trained; then as many

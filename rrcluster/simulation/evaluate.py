@@ -1,4 +1,4 @@
-"""How good the models are: measured on raw client data, a diagnostic, or said by sampled clients in their reports.
+"""Evaluation of models: measured on raw client data (a diagnostic), or reported by sampled clients.
 
 The diagnostic is never part of a release. Its protocol: each client picks the model with the least loss on its own
 *training* data; its accuracy is that model's on the client's test set (its group's, or its own). Means are over all

@@ -29,7 +29,7 @@ Losses = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
 
 
 def losses_of(model: Model, device: torch.device) -> Losses:
-    """A function of parameters, inputs (G, s, ...), targets (G, s) and what is present (G, s): mean losses (G,).
+    """A function of parameters, inputs (G, s, ...), targets (G, s) and a presence mask (G, s): mean losses (G,).
 
     Compiled for convolutions on a CUDA device, whose normalisations and pools are otherwise separate passes over
     memory. torch caches compiled programs between processes.

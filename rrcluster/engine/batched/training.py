@@ -38,7 +38,7 @@ class ClientBatch:
     trainable: Array | None
 
     def rows(self, chosen: Array) -> "ClientBatch":
-        """Some of the clients, in this order; of many models, only those that they start from."""
+        """Some of the clients, in this order, with only their initial models."""
         models, model_of = self.models, self.model_of[chosen]
         if len(models) > len(chosen):
             used, model_of = np.unique(model_of, return_inverse=True)
@@ -127,7 +127,7 @@ class Trainer:
         return self._kernels if plain and self._kernels and self._kernels.fits(batch.step_size) else None
 
     def _at_once(self, batch: ClientBatch) -> int:
-        """Compiled steps stay within what is captured: every other number of clients would be compiled again."""
+        """Clients at once: compiled steps stay within the captured size, or each number would compile again."""
         compiled = self._device.type == "cuda" and self._model.convolutional
         return min(self._capacity, _LARGEST_CAPTURED) if compiled and not self._kernels_for(batch) else self._capacity
 

@@ -58,7 +58,9 @@ def demo(arguments: list[str]) -> int:
     """Run the command."""
     command = parse(DemoCommand(), arguments, prog="rrcluster federation demo")
     if command.members < 4 and command.mode == "secure":
-        raise ConfigError(f"members = {command.members}: a secure demo needs 4, one of which may work for the server.")
+        raise ConfigError(
+            f"members = {command.members}: a secure demo needs 4, one of which may collude with the server."
+        )
     with contextlib.ExitStack() as stack:
         base = command.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rr-demo-")))
         return _demo(command, base)

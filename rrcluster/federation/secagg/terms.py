@@ -1,4 +1,4 @@
-"""What the clients of a secure aggregation agree on before any key is made, and the graph of who masks with whom.
+"""The terms that clients of a secure aggregation agree on before any key is made, and the graph of shared masks.
 
 Clients have places 0..n-1. Up to `COMPLETE` of them everybody masks with everybody. Above, the clients stand on a
 ring, in an order that the digest decides, and each masks with the `reach` next ones on either side (after Bell et al.
