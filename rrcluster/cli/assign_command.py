@@ -74,8 +74,8 @@ def _population(config: RunConfig, command: AssignCommand) -> RunConfig:
     if data.from_file and data.data != config.data.data:
         if not columns.classes and not columns.regression:
             raise ConfigError(
-                "the run counted its classes in its own data, and other data may have others; give all of them with "
-                "--classes, in order of the run's."
+                "the run counted its classes in its own data, and other data may have more; give all of them "
+                "with --classes, in the run's order."
             )
         if data.num_clients == config.data.num_clients:
             data = replace(data, num_clients=None)  # they are counted

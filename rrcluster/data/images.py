@@ -69,7 +69,7 @@ class ImageDataset:
         _check_part("test", self.test_images, self.test_labels, self.num_classes)
         train, test = self.train_images.shape[1:], self.test_images.shape[1:]
         if train != test:
-            raise DataError(f"train images are {train} but test images are {test}; they must be of one size.")
+            raise DataError(f"train images are {train} but test images are {test}; both must have the same size.")
         _check_levels(self.mean, self.std, self.channels)
         object.__setattr__(self, "train_labels", self.train_labels.astype(np.int64))
         object.__setattr__(self, "test_labels", self.test_labels.astype(np.int64))

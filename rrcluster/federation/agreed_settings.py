@@ -47,7 +47,8 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
         raise ConfigError(f"algorithm = {settings['algorithm']} is a reference point of simulations; choose another.")
     if data == MEMBERS and not settings.get("secure"):
         raise PrivacyError(
-            f"data = {MEMBERS} are real, and seeded noise protects nobody; set secure: true, or rehearse on a dataset."
+            f"data = {MEMBERS} means real clients, whom seeded noise does not protect; set secure: true, or "
+            "rehearse on a dataset."
         )
     if data == MEMBERS and (settings.get("participation") == "schedule" or (settings.get("slots") or 1) > 1):
         raise PrivacyError(

@@ -182,7 +182,7 @@ def _cost(path: Path, line: Mapping[str, Any]) -> TrainingCost:
     names = [part.name for part in fields(TrainingCost)]
     kinds = (str, dict, int, str, float)
     if tuple(type(line.get(name)) for name in names) != kinds:
-        raise RunFolderError(f"{path}: a line holds no cost; {_WAY_OUT}")
+        raise RunFolderError(f"{path}: a line has no cost; {_WAY_OUT}")
     return TrainingCost(**{name: line[name] for name in names})
 
 
@@ -190,7 +190,7 @@ def _entry(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int]:
     """The federation, round and attempt of a line."""
     entry = line.get("federation"), line.get("round"), line.get("attempt")
     if tuple(map(type, entry)) != (str, int, int):
-        raise RunFolderError(f"{path}: a line holds no attempt; {_WAY_OUT}")
+        raise RunFolderError(f"{path}: a line has no attempt; {_WAY_OUT}")
     return cast(tuple[str, int, int], entry)
 
 

@@ -1,9 +1,9 @@
 """Flower as the transport of a federation: its SuperLink queues messages, its Fleet API carries them.
 
-The SuperLink listens on the loopback interface, in memory, and nginx (deploy/nginx-flower.conf) faces the network. Whom
-it knows comes from the roster: nodes are registered by their public keys each time that it starts. No code travels: the
-process that serves takes the place of a server app, and a member's node, unlike Flower's own, runs nothing that a
-server ships: it hands bytes to the daemon's socket.
+The SuperLink listens on the loopback interface, in memory, and nginx (deploy/nginx-flower.conf) faces the network. Its
+nodes come from the roster: they are registered by their public keys at every start. No code travels: the serving
+process takes the place of a server app, and a member's node, unlike Flower's own, runs no code from the server: it
+passes bytes to the daemon's socket.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ class RunConfig:
         output = self.output
         if not self.privacy.secure:
             if output.seed is None:
-                raise ConfigError("seed must be a whole number; only secure = true goes without one.")
+                raise ConfigError("seed must be a whole number; only secure = true runs without one.")
             return
         if output.seed or output.seeds:
             raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")

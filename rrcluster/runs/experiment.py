@@ -113,7 +113,9 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
             "with --secure too."
         )
     if cost.selected:
-        raise PrivacyError(f"start_from = {run} is the outcome of a private selection, which is not composed here.")
+        raise PrivacyError(
+            f"start_from = {run} is the outcome of a private selection, whose cost cannot be composed with this run's."
+        )
     parts = (*cost.earlier, cost.part)
     check_composable([*parts, (plan.event, plan.num_participations)])
     one_relation({cost.adjacency, plan.event.adjacency})

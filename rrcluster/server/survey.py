@@ -129,7 +129,7 @@ def _skew(points: Array) -> Array:
 
 
 def _counted(points: Array, nearest: Array, num_centres: int) -> Array:
-    """(n, g (1 + r)) a one and the point, in the place of the nearest centre."""
+    """(n, g (1 + r)) a count of one and the client's point, in the block of its nearest centre; zero elsewhere."""
     one = np.full((len(points), 1), COUNT_WEIGHT)
     answers = np.zeros((len(points), num_centres, 1 + points.shape[1]))
     answers[np.arange(len(points)), nearest] = np.concatenate([one, points], axis=1) / math.hypot(1, COUNT_WEIGHT)

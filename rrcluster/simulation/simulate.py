@@ -269,15 +269,15 @@ def undeclared(data: FederatedData) -> dict[str, str]:
 def refuse_undeclared(data: FederatedData) -> None:
     """Refuse constants that were taken from the data."""
     for text in undeclared(data).values():
-        raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
+        raise ConfigError(f"{text}: a secure run reads nothing from the clients' data outside its budget.")
 
 
 def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
     """Refuse a secure schedule of a user's clients without names: their positions are not ids."""
     if secure and num_slots > 1 and not data.clients and data.name not in SOURCES:
         raise PrivacyError(
-            f"participation = schedule puts clients into slots by their names, and those of {data.name} have none: "
-            "slots by place would move others as a client joins or leaves. Give names=[...] to from_arrays or "
+            f"participation = schedule assigns clients to slots by name, but those of {data.name} have none: "
+            "slots by position would shift when a client joins or leaves. Give names=[...] to from_arrays or "
             "from_rows, or use participation = everybody."
         )
 

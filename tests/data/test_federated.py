@@ -120,7 +120,7 @@ def test_normalise_is_the_formula():
         ({"train_labels": np.zeros(3, dtype=np.int64)}, "4 images and 3 labels"),
         ({"test_labels": np.array([0, 2])}, "0 to 1, found 0 to 2"),
         ({"test_labels": np.array([-1, 0])}, "0 to 1, found -1 to 0"),
-        ({"test_images": np.zeros((2, 3, 3), dtype=np.uint8)}, "of one size"),
+        ({"test_images": np.zeros((2, 3, 3), dtype=np.uint8)}, "the same size"),
         ({"std": 0.0}, "std greater than 0"),
     ],
 )

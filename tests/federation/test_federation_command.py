@@ -186,7 +186,7 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     fails(capsys, "nothing is signed yet", "client", base / "m0")
     fails(capsys, "trial/identity.key: cannot be read", "client", trial)
     fails(capsys, "consent.json: is missing", "enrol", trial, "--consent", base / "m0" / "consent.json")
-    fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
+    fails(capsys, "the roster is already closed", "enrol", trial, "--accept", base / "m0" / "request.json")
     do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
     forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
     (base / "forged.json").write_text(json.dumps(forged))
@@ -271,7 +271,7 @@ def test_a_daemon_serves_only_what_its_operator_signed(signed_once, capsys):
     [
         ({"data": None}, HONEST, "the settings need data: members"),
         ({"data": "members"}, HONEST, "list features (feature columns) and target"),
-        ({"data": "members", "secure": False}, ["--mode", "plain"], "seeded noise protects nobody"),
+        ({"data": "members", "secure": False}, ["--mode", "plain"], "whom seeded noise does not protect"),
         ({"data": "patients.csv"}, HONEST, "an agreement contains no path"),
         ({"mechanism": "identifier"}, ["--mode", "secure"], "needs --least-honest"),
         ({"device": "cuda"}, HONEST, "each decides for itself"),

@@ -95,13 +95,13 @@ SCHEDULED = {
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_secure_schedule_of_arrays_needs_names(rows):
-    with pytest.raises(PrivacyError, match=r"by their names.*have none.*names=\[\.\.\.\] to from_arrays"):
+    with pytest.raises(PrivacyError, match=r"to slots by name.*have none.*names=\[\.\.\.\] to from_arrays"):
         rr.experiment(data=arrays(rows=rows), **SCHEDULED)
     names = [f"client-{number}" for number in range(40)]
     made = rr.experiment(data=arrays(names, rows=rows), **SCHEDULED)
     assert made.data.clients == tuple(names)
     nameless = rr.experiment(data=arrays(rows=rows), **SCHEDULED | {"participation": "everybody", "slots": None})
-    with pytest.raises(PrivacyError, match="by their names"):
+    with pytest.raises(PrivacyError, match="to slots by name"):
         next(rr.simulate(
             data=nameless.data, model=made.model, method=made.method, plan=made.plan, engine=made.engine,
             streams=made.streams,

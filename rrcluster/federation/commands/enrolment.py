@@ -163,7 +163,7 @@ def _settings(options: Mapping[str, Any], command: InitCommand) -> tuple[dict[st
 def _close(folder: FederationFolder) -> int:
     draft = folder.open_draft()
     if folder.closed:
-        raise ConfigError(f"{folder.path}: the roster is closed already; another training needs another folder.")
+        raise ConfigError(f"{folder.path}: the roster is already closed; a new training needs a new folder.")
     from rrcluster.federation.agreed_run import AgreedRun, close
 
     agreement = close(draft)
