@@ -169,10 +169,10 @@ MISTAKES = {
         f"{LYING}::test_envelopes_that_cannot_be_opened_cost_nobody_an_attempt_who_cannot_open_them",
     ),
     "real clients are computed together": (
-        "federation/agreed_run.py",
-        "engine = _alone(config) if trains and config.data.data == MEMBERS else None",
-        "engine = None",
-        "federation/test_hostile_server.py::test_nobodys_message_depends_on_who_else_is_there_whatever_the_server_sends",
+        "federation/daemon.py",
+        "side.answer_singly(guidance, self._present(ids), self._clients, keys)",
+        "side.answer(guidance, self._clients(self._present(ids)), keys)",
+        f"{ROUNDS}::test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum",
     ),
     "epsilon claimed towards members that know their own noise": (
         "federation/secure_plan.py",
