@@ -33,9 +33,10 @@ from rrcluster.federation.tls_transport import TlsNode
 from rrcluster.federation.transports import Reach
 from rrcluster.storage import make_subfolder
 
-os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")  # read when Flower is imported
+os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")  # read on import of Flower
 os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # at INFO it logs who takes part, and when
-os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))  # this machine's own calls
+# no proxy for this machine's own calls
+os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))
 
 try:
     import httpx
@@ -62,18 +63,18 @@ except ImportError as error:
         "environment of its own."
     ) from error
 
-HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
+HEARTBEAT = 10.0  # seconds, Flower's minimum; a killed node can be back after twice that
 _LOG = logging.getLogger("rrcluster")
 
 
 @dataclass
 class FleetNode(TlsNode):
-    """The pipe between a SuperLink, behind nginx, and one daemon."""
+    """The connection between a SuperLink, behind nginx, and one daemon."""
 
     poll_seconds: float = 0.5
 
     async def _stay(self) -> None:
-        """One connection, in a thread."""
+        """Keep one connection, in a thread."""
         self._ended = threading.Event()
         try:
             await asyncio.to_thread(self._poll, self._ended)
@@ -81,7 +82,7 @@ class FleetNode(TlsNode):
             self._ended.set()
 
     def client(self) -> Any:
-        """Of Flower's Fleet API, with the node's key."""
+        """A client of Flower's Fleet API with the node's key."""
         client = FleetHttpClient.from_server_address(
             self.server,
             insecure=False,
@@ -92,17 +93,17 @@ class FleetNode(TlsNode):
             ],
             retry_invoker=RetryInvoker(lambda: constant(0.5), httpx.TransportError, max_tries=3, max_time=10.0),
         )
-        client._client.follow_redirects = False  # a server could have the node call others in the member's network
+        client._client.follow_redirects = False  # a redirect could point into the member's network
         return client
 
     def activate(self, client: Any) -> Any:
-        """The number by which the SuperLink knows this key; an HTTP error if it is not in the roster."""
+        """The SuperLink's number for this node's key; an HTTP error if the key is not in the roster."""
         public = public_key_to_bytes(self.key.public_key())
         activated = client.ActivateNode(fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
         return node_pb2.Node(node_id=activated.node_id)
 
     def _poll(self, ended: threading.Event) -> None:
-        """Fetch messages until this has ended: by a signal, or since the SuperLink does not know the node any more."""
+        """Fetch messages until `ended` is set by a signal, or because the SuperLink no longer knows the node."""
         with self.client() as client:
             node = self.activate(client)
             _LOG.info("connected to %s", self.server)
@@ -118,24 +119,24 @@ class FleetNode(TlsNode):
             finally:
                 ended.set()
                 beating.join()
-                with contextlib.suppress(Exception):  # the server notices anyhow, later
+                with contextlib.suppress(Exception):  # the server notices later in any case
                     client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node.node_id))
 
     def _beat_for(self, client: Any, node: Any, ended: threading.Event) -> None:
-        """Say that the node is there, also while its daemon computes."""
+        """Send heartbeats, also while the daemon computes."""
         beat = heartbeat_pb2.SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT)
         while not ended.wait(HEARTBEAT / 2):
             try:
                 known = client.SendNodeHeartbeat(beat).success
-            except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
+            except httpx.TransportError:  # the server is busy; if it is gone, fetching messages will show it
                 continue
-            except Exception:  # a server that was started again does not know its nodes
+            except Exception:  # a restarted server does not know its nodes
                 known = False
             if not known:
                 ended.set()
 
     def _answer_one(self, client: Any, node: Any, run_id: int, tree: Any) -> None:
-        """One message: fetch, ask the daemon, send what it says."""
+        """Handle one message: fetch it, ask the daemon, send the answer."""
         message = fetch(client, node, run_id, tree)
         reply = Message(wrap(self._content_of_answer(message)), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -145,7 +146,7 @@ class FleetNode(TlsNode):
                 node=node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[own_tree],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+                clientapp_runtime_list=[0.0],  # the server must not learn the computing time
             )
         )
         push = inflatable_protobuf_utils.make_push_object_fn_protobuf(
@@ -166,16 +167,16 @@ _RECORD, _CONTENT, _NONCE = "letter", "content", "nonce"
 
 
 def wrap(content: bytes) -> Any:
-    """These bytes as a record.
+    """Wrap these bytes as a Flower record.
 
-    Flower calls a message by the hash of what it holds, and takes the answer of whoever names it. A random number
-    makes the name one that only its receiver knows.
+    Flower identifies a message by its hash, and accepts an answer from anybody who knows it. A random number makes the
+    hash unpredictable to all but the receiver.
     """
     return RecordDict({_RECORD: ConfigRecord({_CONTENT: content, _NONCE: os.urandom(16)})})
 
 
 def unwrap(message: Any, *, longest: int) -> bytes:
-    """The bytes in a message of Flower's; ProtocolError if there are none, or too many."""
+    """The bytes in a Flower message; ProtocolError if there are none, or too many."""
     record = message.content.config_records.get(_RECORD, {}) if message.has_content() else {}
     content = record.get(_CONTENT)
     if not isinstance(content, bytes) or len(content) > longest:
@@ -184,9 +185,9 @@ def unwrap(message: Any, *, longest: int) -> bytes:
 
 
 def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None = None) -> Any:
-    """A message whose parts are at the SuperLink. What it holds is the sender's: any error may come of reading it.
+    """Fetch a message whose parts are at the SuperLink. Its content is untrusted: reading it may raise any error.
 
-    ObjectPullError where a part is not there after so many tries; None: as many as Flower makes in some minutes.
+    ObjectPullError if a part is missing after `tries` attempts; None: as many as Flower makes in some minutes.
     """
     pull = inflatable_protobuf_utils.make_pull_object_fn_protobuf(client.PullObject, node, run_id)
     limit = {} if tries is None else {"max_tries_per_object": tries}
@@ -197,7 +198,7 @@ def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None =
         message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
     )
     message: Any = inflatable_utils.inflate_object_from_contents(tree.object_id, contents)
-    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of the message as sent
     return message
 
 
@@ -213,7 +214,7 @@ publisher = "rrcluster"
 serverapp = "none:none"
 clientapp = "none:none"
 """
-_STARTING = 180.0  # seconds until a SuperLink that does not answer counts as failed; a busy machine needs many
+_STARTING = 180.0  # seconds until a SuperLink counts as failed; long, for busy machines
 _HEARTBEAT = 10.0
 
 
@@ -221,13 +222,13 @@ _HEARTBEAT = 10.0
 class SuperLink:
     """A SuperLink as a child process, with the run that messages belong to."""
 
-    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
-    folder: Path  # for its certificates and what it prints
+    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, in OpenSSH format
+    folder: Path  # for its certificates and its log
     port: int
 
     def __post_init__(self) -> None:
         self.address = f"127.0.0.1:{self.port}"
-        self.trusted = self.folder / "superlink" / "ca.pem"  # signs its certificate: for who connects on this machine
+        self.trusted = self.folder / "superlink" / "ca.pem"  # signs its certificate, for clients on this machine
         self.node_ids: dict[int, int] = {}  # place in the roster -> the node's number at this SuperLink
         self.grid: Any = None
         self.process: Process | None = None
@@ -264,7 +265,7 @@ class SuperLink:
         return self
 
     def node_times(self) -> dict[int, tuple[float, float]]:
-        """When the node of each place was activated last, and when it was heard of last, by this machine's clock."""
+        """For each place, when its node was last activated and last heard from, by this machine's clock."""
         with _client(ControlHttpClient, self) as control:
             nodes = {info.node_id: info for info in control.ListNodes(control_pb2.ListNodesRequest()).nodes_info}
         known = {place: nodes[number] for place, number in self.node_ids.items() if number in nodes}
@@ -278,7 +279,7 @@ class SuperLink:
         }
 
     def stop(self) -> None:
-        """End the run and the process: what it held is gone."""
+        """End the run and the process; all queued messages are lost."""
         self._ended.set()
         with contextlib.suppress(Exception):  # there may be none yet
             self.grid.close()
@@ -314,18 +315,17 @@ class SuperLink:
         return ConfigError(f"the SuperLink did not start on port {self.port}; see {self.folder / 'superlink.log'}.")
 
     def _open_run(self, secret: bytes) -> None:
-        """Take the run's task, as Flower's own runner of apps would, and ask for messages in its name."""
+        """Take the run's task, as Flower's own app runner would, and ask for messages in its name."""
         protected = ["/flwr.proto.Runtime/AcquireTask"]
         signing = interceptors.SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
         with _client(RuntimeHttpClient, self, signing) as runtime:
             task = runtime.AcquireTask(runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
         self.grid = HttpGrid(self.address, root_certificates=self.trusted.read_bytes(), token=task.token)
-        self.grid._retry_invoker = RetryInvoker(  # Flower's own tries for ever, and ends the process on a refusal
-            lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0
-        )
+        # Flower's own invoker retries for ever, and ends the process on a refusal
+        self.grid._retry_invoker = RetryInvoker(lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0)
         taken = self.grid._runtime_client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
         self.grid.set_run(run_from_proto(taken.run))
-        TaskIdentity.task_id, TaskIdentity.run_id = taken.task_id, taken.run.run_id  # which messages carry
+        TaskIdentity.task_id, TaskIdentity.run_id = taken.task_id, taken.run.run_id  # messages carry these
         TaskIdentity.node_id = taken.context.node_id
         self._ended = threading.Event()
         beat = self.grid._runtime_client.SendTaskHeartbeat
@@ -333,7 +333,7 @@ class SuperLink:
 
 
 def _beat(send: Callable[[Any], Any], ended: threading.Event) -> None:
-    """Keep the run open. Where that fails the next message does too, and its sender sees to it."""
+    """Keep the run open. Failures are left to the sender of the next message, which fails too."""
     while not ended.wait(_HEARTBEAT):
         with contextlib.suppress(Exception):
             send(runtime_pb2.SendTaskHeartbeatRequest())
@@ -349,7 +349,7 @@ def _client(kind: Any, link: SuperLink, *more: Any) -> Any:
 
 
 def _fab() -> Any:
-    """The bundle that Flower wants of a run: a name and nothing to execute."""
+    """The app bundle that Flower requires of a run: a name and nothing to execute."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as bundle:
         bundle.writestr("pyproject.toml", _APP)
@@ -358,18 +358,18 @@ def _fab() -> Any:
 
 _USUAL_ADDRESS = "127.0.0.1:9092"
 _NO_LINK = "the SuperLink does not answer; see superlink.log, then serve again."
-_ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
+_ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 
 
 @dataclass
 class FlowerTransport:
-    """Members that a SuperLink reaches; see `Transport`.
+    """Members that are reached over a SuperLink; see `Transport`.
 
-    A SuperLink that dies is a RoundError: `serve` ends, and starts another one when it is started again.
+    A dead SuperLink is a RoundError: `serve` ends, and starts another one on its next start.
     """
 
     link: SuperLink
-    seconds: float  # until a round's deadline; a message lives no longer, and a late answer is refused
+    seconds: float  # until a round's deadline; messages expire with it, and late answers are refused
     poll_seconds: float = 0.2
     _stayed: set[int] = field(default_factory=set, init=False)
 
@@ -380,7 +380,7 @@ class FlowerTransport:
         if not messages:
             return answers
         began, deadline = time.time(), time.monotonic() + self.seconds
-        arriving: dict[int, Any] = {}  # replies whose parts are still being sent
+        arriving: dict[int, Any] = {}  # replies whose parts are still arriving
         try:
             asked = self._push(messages)
             while (asked or arriving) and time.monotonic() < deadline:
@@ -394,18 +394,18 @@ class FlowerTransport:
         return answers
 
     def stayed(self) -> set[int]:
-        """Members whose nodes have not been away since the last question, by their heartbeats."""
+        """Members whose nodes have stayed connected since the last question, by their heartbeats."""
         return self._stayed
 
     def _connected_since(self, began: float) -> set[int]:
-        """Nodes that were activated before this time, and have been heard of after now; waits for their heartbeats."""
+        """Nodes activated before this time and heard from since now; waits for their heartbeats."""
         now = time.time()
         time.sleep(HEARTBEAT + 1.0)
         times = self.link.node_times()
         return {place for place, (activated, heard) in times.items() if activated < began and heard >= now}
 
     def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
-        """Those of these members whose nodes are connected: all of them, or what there is after this time.
+        """Wait until the nodes of these members are connected; those that are after `seconds`.
 
         RoundError where the SuperLink is gone.
         """
@@ -422,7 +422,7 @@ class FlowerTransport:
         return {place for place in places if self.link.node_ids[place] in nodes}
 
     def _push(self, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """Places by the number of the message that was sent; a node that was never there takes none."""
+        """Places by message number; a node that never connected gets no message."""
         sent = [
             Message(wrap(content), self.link.node_ids[place], "query", ttl=self.seconds)
             for place, content in messages.items()
@@ -431,7 +431,7 @@ class FlowerTransport:
         return {number: place for number, place in zip(numbers, messages, strict=True) if number}
 
     def _pull(self, asked: dict[str, int]) -> dict[int, Any]:
-        """Replies that have come since, by place: where their parts are. `asked` loses them."""
+        """The parts of replies that have arrived, by place; removes them from `asked`."""
         if not asked:
             return {}
         pulled = self.link.grid._runtime_client.PullMessages(
@@ -440,12 +440,12 @@ class FlowerTransport:
         arrived = {}
         for reply, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
             place = asked.pop(reply.metadata.reply_to_message_id)
-            if reply.metadata.src_node_id == self.link.node_ids[place]:  # else it is in somebody else's name
+            if reply.metadata.src_node_id == self.link.node_ids[place]:  # otherwise it is in another member's name
                 arrived[place] = tree
         return arrived
 
     def _fetch(self, arriving: dict[int, Any]) -> dict[int, bytes]:
-        """Replies that are whole by now; `arriving` loses them. Nothing that one member sent can hold up the others."""
+        """Replies that are complete; removes them from `arriving`. No member's reply can delay the others."""
         grid, answers = self.link.grid, {}
         for place, tree in list(arriving.items()):
             try:
@@ -455,7 +455,7 @@ class FlowerTransport:
                 continue
             except httpx.TransportError:
                 raise
-            except Exception:  # whatever it was: the member has dropped out
+            except Exception:  # any failure: the member has dropped out
                 pass
             del arriving[place]
         return answers
@@ -480,7 +480,7 @@ def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
         yield transport
 
 
-if __name__ == "__main__":  # Flower's own program, until the process that started it ends
+if __name__ == "__main__":  # Flower's own program, until its parent ends
     parent = int(sys.argv.pop(1))
     watch_parent(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
     flower_superlink()

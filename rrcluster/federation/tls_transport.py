@@ -1,12 +1,12 @@
-"""Messages to members over TLS: connections that members open and keep, and nothing between server and node.
+"""Messages to members over TLS: connections that members open and keep, without any service in between.
 
-Both sides show who they are before a byte of a message is read: the server by the federation's certificate, the node by
-a certificate for minutes that it signs itself, with the key that the agreement has of it. Strangers end in the
-handshake; their connections are few, live for seconds, and make room for newer ones.
+Both sides authenticate before a byte of a message is read: the server by the federation's certificate, the node by a
+short-lived certificate that it signs itself, with the key in the agreement. Strangers fail in the handshake; their
+connections are few, live for seconds, and make room for newer ones.
 
-A frame is the number of a question, the seconds that its answer may take, its length, and itself. An answer has the
-number of its question. The number 0 is a heartbeat. A connection that is lost loses no answer: the question is sent
-again over the next one, and the node, which has not asked its daemon twice, sends what it has.
+A frame is the number of a question, the seconds allowed for its answer, its length, and its content. An answer has the
+number of its question. The number 0 is a heartbeat. No answer is lost with a connection: the question is sent again
+over the next one, and the node, which asks its daemon only once, sends the stored answer.
 """
 
 import asyncio
@@ -33,30 +33,30 @@ from rrcluster.federation.certificates import node_authority, node_certificate
 from rrcluster.federation.children import allow_open_files
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
 
-if TYPE_CHECKING:  # a member's node imports this module, and nothing of the rounds
+if TYPE_CHECKING:  # a member's node imports this module without the rounds
     from rrcluster.federation.transports import Reach
 
 USUAL_ADDRESS = "127.0.0.1:9092"
 HEARTBEAT = 10.0  # seconds
-_SILENCE = 25.0  # seconds without a byte, after which a connection is taken for lost
-_AWAY = 20.0  # seconds that a member has to come back before a question goes on without it
-_ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
+_SILENCE = 25.0  # seconds without a byte after which a connection counts as lost
+_AWAY = 20.0  # seconds a member has to reconnect before a question proceeds without it
+_ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 _HANDSHAKE = 10.0  # seconds
-_MOST_STRANGERS = 64  # connections in their handshake, beside one for each node: all may come at once
+_MOST_STRANGERS = 64  # connections in their handshake, beside one for each node, since all may come at once
 _CHUNK = 2**18
 _HEAD = struct.Struct("<QdQ")
 _LOG = logging.getLogger("rrcluster")
 
 
 class _Connection:
-    """One connection, as either side has it."""
+    """One connection, the same for both sides."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.since = self.heard = time.monotonic()
 
     async def read(self, longest: int) -> tuple[int, float, bytes]:
-        """A frame; EOFError, TimeoutError or ProtocolError where none comes that may."""
+        """Read a frame; EOFError, TimeoutError or ProtocolError if no valid one arrives."""
         number, seconds, length = _HEAD.unpack(await self._exactly(_HEAD.size))
         if length > longest:
             raise ProtocolError(f"a message of {length} bytes is longer than the {longest} that it may have.")
@@ -75,7 +75,7 @@ class _Connection:
 
     @property
     def stuck(self) -> bool:
-        """Whether the other side does not read what it was sent."""
+        """Whether the other side has stopped reading."""
         return self.writer.transport.get_write_buffer_size() > 0
 
     def write(self, number: int = 0, seconds: float = 0.0, content: bytes = b"") -> None:
@@ -85,21 +85,21 @@ class _Connection:
             self.writer.write(content)
 
     def end(self) -> None:
-        """At once."""
+        """Close the connection at once."""
         self.writer.transport.abort()
 
 
 @dataclass
 class TlsTransport:
-    """The server's side, a thread of this process; see `Transport`. What it holds of one member is at most one answer.
+    """The server's side, a thread of this process; see `Transport`. It stores at most one answer per member.
 
-    The newest connection of a member is its connection.
+    A member's newest connection replaces its earlier one.
     """
 
-    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
+    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, in OpenSSH format
     folder: Path  # with server.pem and server.key
     address: str
-    seconds: float  # until a round's deadline; a late answer is refused
+    seconds: float  # until a round's deadline; late answers are refused
     longest: int  # bytes of an answer
     _connections: dict[int, _Connection] = field(default_factory=dict, init=False)
     _asked: Mapping[int, bytes] = field(default_factory=dict, init=False)
@@ -114,13 +114,13 @@ class TlsTransport:
         self._places = {name: place for place, (name, _) in named.items()}
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.num_tickets = 0  # no session is resumed: every connection shows its key
+        self._context.num_tickets = 0  # no session is resumed: every connection presents its key
         self._context.load_cert_chain(self.folder / "server.pem", self.folder / "server.key")
         self._context.verify_mode = ssl.CERT_REQUIRED
         self._context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if named:
             self._context.load_verify_locations(cadata="".join(authority for _, authority in named.values()))
-        self._number = int.from_bytes(os.urandom(7), "little")  # none that nodes know from an earlier server
+        self._number = int.from_bytes(os.urandom(7), "little")  # unknown to nodes from an earlier server
         self._strangers: list[asyncio.Task[None]] = []  # the oldest first
         self._whole = asyncio.Event()
         self._listening = _listen(host.strip("[]"), int(port))
@@ -144,11 +144,11 @@ class TlsTransport:
         return asyncio.run_coroutine_threadsafe(self._ask(messages), self._loop).result()
 
     def stayed(self) -> Collection[int]:
-        """Members whose connection has been there from the last question on, and was heard of after its deadline."""
+        """Members whose connection lasted from the last question on, and was heard from after its deadline."""
         return self._stayed
 
     def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
-        """Those of these members that are connected: all of them, or who is there after this time."""
+        """Wait until these members are connected; those that are after `seconds`."""
         deadline = time.monotonic() + seconds
         while (here := {*self._connections} & {*places}) != {*places} and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -170,12 +170,12 @@ class TlsTransport:
         return answers
 
     def _awaited(self, now: float) -> bool:
-        """Whether an answer may still come: from a member that is connected, or has been away for seconds only."""
+        """Whether an answer may still come: from a connected member, or one that left seconds ago."""
         silent = self._asked.keys() - self._answers.keys()
         return any(place in self._connections or now - self._left.get(place, -_AWAY) < _AWAY for place in silent)
 
     async def _note_stayed(self, silent: Collection[int], began: float) -> None:
-        """Of the members that gave no answer those whose connection was there all the time; waits for heartbeats."""
+        """Record which members without an answer stayed connected all the time; waits for heartbeats."""
         there = {
             place: line for place in silent if (line := self._connections.get(place)) is not None and line.since < began
         }
@@ -187,10 +187,10 @@ class TlsTransport:
         }
 
     def _send(self, place: int) -> None:
-        """A member's question over its connection, if there are both."""
+        """Send a member's question over its connection, if both exist."""
         if place not in self._asked or place in self._answers or (line := self._connections.get(place)) is None:
             return
-        if line.stuck:  # with an earlier question: memory is bounded
+        if line.stuck:  # with an earlier question, so that memory is bounded
             line.end()
         else:
             line.write(self._number, self._deadline - time.monotonic(), self._asked[place])
@@ -211,7 +211,7 @@ class TlsTransport:
                 self._strangers.append(self._loop.create_task(self._welcome(connection)))
                 if len(self._strangers) > self._most_strangers:
                     self._strangers.pop(0).cancel()
-                await asyncio.sleep(0)  # it begins, and others go on
+                await asyncio.sleep(0)  # lets it begin, and others continue
         beating.cancel()
 
     async def _beat(self) -> None:
@@ -222,7 +222,7 @@ class TlsTransport:
                     line.write()
 
     async def _welcome(self, connection: socket.socket) -> None:
-        """One connection, from its handshake to its end. Nothing is said of it: that would tell who takes part."""
+        """One connection, from its handshake to its end. Nothing is logged, since that would reveal who takes part."""
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
@@ -271,7 +271,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def open_tls(reach: "Reach") -> Iterator[TlsTransport]:
-    """The transport of a federation; nodes connect to `reach.address`, by default on the loopback interface alone.
+    """The transport of a federation; nodes connect to `reach.address`, by default on the loopback interface.
 
     Members without a node key cannot be reached.
     """
@@ -284,19 +284,19 @@ def open_tls(reach: "Reach") -> Iterator[TlsTransport]:
 
 @dataclass
 class TlsNode:
-    """A member's side: the pipe between the server and one daemon."""
+    """A member's side: the connection between the server and one daemon."""
 
     server: str  # host:port
-    ca: Path  # certificates that the server's must be signed by
+    ca: Path  # certificates that may sign the server's
     key: EllipticCurvePrivateKey
     socket: Path  # the daemon's
     retry_seconds: float = 3.0
     _number: int = field(default=0, init=False)  # of the last question
-    _answer: bytes = field(default=b"", init=False)  # to it, once there is one
+    _answer: bytes = field(default=b"", init=False)  # the answer to it, once there is one
     _connection: _Connection | None = field(default=None, init=False)
 
     def run(self, stop: threading.Event) -> None:
-        """Stay connected until `stop` is set; whatever goes wrong is tried again."""
+        """Stay connected until `stop` is set; every failure is retried."""
         asyncio.run(self._run(stop))
 
     async def _run(self, stop: threading.Event) -> None:
@@ -306,19 +306,20 @@ class TlsNode:
         staying.cancel()
 
     async def stay_connected(self) -> None:
-        """Until it is cancelled."""
+        """Stay connected until cancelled."""
         said = None
         while True:
             try:
                 await self._stay()
             except Exception as error:
-                if (reason := str(error) or "no answer") != said:  # once, not at every try
+                if (reason := str(error) or "no answer") != said:  # once, not at every retry
                     said = reason
                     _LOG.warning("no connection to %s, trying every %g s: %s", self.server, self.retry_seconds, said)
-            await asyncio.sleep(random.uniform(0.5, 1.5) * self.retry_seconds)  # not all members at once
+            # so that members do not reconnect all at once
+            await asyncio.sleep(random.uniform(0.5, 1.5) * self.retry_seconds)
 
     async def _stay(self) -> None:
-        """One connection."""
+        """Keep one connection."""
         host, _, port = self.server.rpartition(":")
         context = self._context()
         async with asyncio.timeout(2 * _HANDSHAKE):
@@ -339,7 +340,7 @@ class TlsNode:
             line.end()
 
     def _context(self) -> ssl.SSLContext:
-        """With a key of this connection alone, signed by the node's, which is in no other file than its own."""
+        """A TLS context with a key for this connection alone, signed by the node's key."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         with tempfile.NamedTemporaryFile() as file:
@@ -349,7 +350,7 @@ class TlsNode:
         return context
 
     async def _beat(self, line: _Connection) -> None:
-        """Say that the node is there, also while its daemon computes."""
+        """Send heartbeats, also while the daemon computes."""
         _LOG.info("connected to %s", self.server)
         while True:
             await asyncio.sleep(HEARTBEAT)
@@ -363,7 +364,7 @@ class TlsNode:
                 self._connection.write(number, content=answer)
 
     async def _ask_daemon(self, content: bytes, seconds: float) -> bytes:
-        """The daemon's answer, or the word "away" where it gives none in time."""
+        """The daemon's answer, or the word "away" if none arrives in time."""
         try:
             async with asyncio.timeout(seconds):
                 reader, writer = await asyncio.open_unix_connection(self.socket)

@@ -218,8 +218,8 @@ class RunFolder:
             return StoredNoise(None if tensors is None else PastNoise.from_tensors(tensors), made, self.save_drawn)
         except Exception as error:
             raise RunFolderError(
-                f"{self.path / 'checkpoint'}: the noise that the next round builds on is damaged, and fresh noise in "
-                "its place would not have the guarantee; start a new run."
+                f"{self.path / 'checkpoint'}: the noise on which the next round builds is damaged, and fresh "
+                "noise would void the guarantee; start a new run."
             ) from error
 
     def _save_private(self, name: str, tensors: dict[str, Any]) -> None:

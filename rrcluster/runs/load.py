@@ -277,7 +277,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         models = Models(tensors["shared"].astype(float), tensors["clustered"].astype(float))
         declared = about["model"], about["algorithm"], tuple(about["input_shape"])
         if not all(isinstance(name, str) for name in declared[:2]):
-            raise ValueError("names that are none")
+            raise ValueError("invalid names")
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
     if not np.isfinite(models.rows).all():
