@@ -1,5 +1,7 @@
 """`make federation`: eight members over TLS on this machine, plain and secure, with failures on the way.
 
+    python research/benchmarks/federation.py [MEMBERS CLIENTS ROUNDS]
+
 Every member is two processes: a daemon with its data, and a node that connects it to the server over TLS. Plain rounds
 (Poisson cohorts, coins, seeded) are compared with the simulator's, bit by bit. In the secure training a node is killed
 in the middle of a round and started again, and then all connections are lost. Seconds, and bytes between each member
@@ -34,10 +36,18 @@ from rrcluster.federation.tls_transport import TlsTransport
 from rrcluster.runs.experiment import build_experiment
 from rrcluster.runs.load import load
 
-MEMBERS, CLIENTS, DEADLINE = int(sys.argv[1]) if len(sys.argv) > 1 else 8, 125, 60
+MEMBERS, CLIENTS, ROUNDS = map(int, sys.argv[1:] or (8, 125, 6))
+DEADLINE = 200
 COMMON = {"data": "fashion-mini", "num_clusters": 4, "delta": 1e-4, "local_epochs": 1}
-PLAIN = {**COMMON, "num_rounds": 10, "sample_rate": 0.1, "noise_multiplier": 1.0, "min_cluster_size": 5}
-SECURE = {**COMMON, "num_rounds": 6, "reserve_rounds": 6, "participation": "everybody", "secure": True, "epsilon": 4.0}
+PLAIN = {**COMMON, "num_rounds": ROUNDS, "sample_rate": 0.1, "noise_multiplier": 1.0, "min_cluster_size": 5}
+SECURE = {
+    **COMMON,
+    "num_rounds": ROUNDS,
+    "reserve_rounds": 6,
+    "participation": "everybody",
+    "secure": True,
+    "epsilon": 4.0,
+}
 HONEST = ["--least-honest", str(MEMBERS - 3), "--most-colluders", "1"]  # two members may be missing
 
 

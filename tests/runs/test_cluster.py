@@ -176,6 +176,8 @@ def test_a_scheduler_that_is_killed_ends_the_run_in_a_sentence_and_it_resumes(al
             [*program, "worker", where, "--nthreads", "1", "--no-dashboard", "--death-timeout", "5"], **quiet
         )
         try:
+            with distributed.Client(where, timeout=60) as waiting:
+                waiting.wait_for_workers(1, timeout=300)  # on a busy machine it takes minutes to start
 
             def kill(round_index, figures):
                 """Between two rounds: the next one waits for a scheduler to come back."""
