@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_page(runs: Sequence[Path], *, port: int = 0, browser: bool, what: str) -> "LivePage":
-    """Make the page, say where it is, and open it in a browser if that is wanted and there is one."""
+    """Create the page, print its address, and open it in a browser if requested and possible."""
     from rrcluster.report.live import LivePage
 
     try:

@@ -148,8 +148,9 @@ def read_drawings() -> tuple[Array, Array, Array]:
 class PrincipalScattering(Scattering):
     """Coefficients of 28 x 28 images less their mean over drawings, along the drawings' principal directions.
 
-    A feature is divided by the fourth root of its variance over drawings. What all images share, and what varies most
-    whatever they show, lengthens updates, and noise grows with their clip: less of both is a stronger signal.
+        A feature is divided by the fourth root of its variance over drawings. Components common to all images, and directions
+    of large variance that carry little information, lengthen updates and so raise the clip and its noise; reducing both
+    strengthens the signal.
     """
 
     def __init__(self) -> None:

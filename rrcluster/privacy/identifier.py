@@ -194,7 +194,7 @@ class IdentifierMechanism:
         if reports.evaluations is not None:
             raise PrivacyError("private evaluation needs `joint`; the event of `identifier` does not cover it.")
         if reports.destinations is not None:
-            raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
+            raise PrivacyError("only `joint` uses coins; `identifier` rebalances exactly. Leave destinations out.")
         if self.exact_noise:
             check_distinct(reports)
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)

@@ -88,7 +88,7 @@ class NoneMechanism:
         if reports.evaluations is not None:
             raise PrivacyError("private evaluation belongs to `joint`; `none` releases nothing privately.")
         if reports.destinations is not None:
-            raise PrivacyError("coins belong to `joint`; `none` rebalances by itself. Leave destinations out.")
+            raise PrivacyError("only `joint` uses coins; `none` rebalances exactly. Leave destinations out.")
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
         return checked.updates[checked.valid].astype(np.float64), checked.choices[checked.valid]
 

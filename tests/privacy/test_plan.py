@@ -163,7 +163,7 @@ def test_exact_rebalancing_has_no_place_in_the_joint_event(rng):
 @pytest.mark.parametrize("mechanism", ["identifier", "none"])
 def test_who_rebalances_exactly_takes_no_coins(mechanism, rng):
     noise = {"noise_multiplier": None} if mechanism == "none" else {}
-    with pytest.raises(PrivacyError, match=r"coins belong to `joint`.*Leave destinations out"):
+    with pytest.raises(PrivacyError, match=r"only `joint` uses coins.*Leave destinations out"):
         build(mechanism=mechanism, **noise).mechanism.release(Reports(np.zeros((1, 5)), [0], [1]), rng=rng)
 
 
