@@ -148,9 +148,9 @@ def read_drawings() -> tuple[Array, Array, Array]:
 class PrincipalScattering(Scattering):
     """Coefficients of 28 x 28 images less their mean over drawings, along the drawings' principal directions.
 
-        A feature is divided by the fourth root of its variance over drawings. Components common to all images, and directions
-    of large variance that carry little information, lengthen updates and so raise the clip and its noise; reducing both
-    strengthens the signal.
+    A feature is divided by the fourth root of its variance over drawings. Components common to all images, and
+    directions of large variance that carry little information, lengthen updates and so raise the clip and its noise;
+    reducing both strengthens the signal.
     """
 
     def __init__(self) -> None:
