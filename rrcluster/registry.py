@@ -261,7 +261,7 @@ def register(kind: str, name: str, load: Any, *, label: str | None = None, **fac
 
 
 def entry_of(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> Entry:
-    """The entry of an object, with the facts that it says of itself."""
+    """The registry entry for an object, with the facts from its own attributes."""
     if kind == "method" and hasattr(load, "chooses_by_loss"):
         facts = {"chooses_by_loss": load.chooses_by_loss} | facts
     if kind == "dataset" and hasattr(load, "num_clients"):  # a population, not a function of a folder

@@ -37,9 +37,9 @@ _TINY = 1e-6
 def wavelets(side: int) -> Array:
     """Morlet wavelets on a side x side torus, in frequency: (scales, directions, side, side), real.
 
-    A Gaussian around 3 pi / 4 / 2^scale along its direction, half as wide along it as across, less as much of one
-    around 0 as makes the mean 0. Scaled so that wavelets and average together add no energy (Littlewood-Paley sum at
-    most 1).
+    A Gaussian around 3 pi / 4 / 2^scale along its direction, half as wide along it as across, minus a multiple of a
+    Gaussian around 0 that makes the mean 0. Scaled so that wavelets and average together add no energy
+    (Littlewood-Paley sum at most 1).
     """
     bank = np.stack([[_morlet(side, scale, turn) for turn in range(DIRECTIONS)] for scale in range(SCALES)])
     room = (1 - blur(side) ** 2) / np.maximum(littlewood_paley(bank), _TINY**2)

@@ -273,9 +273,9 @@ def _maker(given: PlanInputs) -> Callable[[float], IdentifierMechanism]:
         raise PrivacyError(f"identifier_share = {share} leaves the choices unprotected; use a share between 0 and 1.")
     if settings.private_evaluation:
         raise PrivacyError(
-            f"private_evaluation = {settings.private_evaluation:g} with mechanism = identifier: under replace-one its "
-            "event accounts noisy identifiers and sums for 2C, and has no room for more; set it to 0, or use mechanism "
-            "= joint."
+            f"private_evaluation = {settings.private_evaluation:g} with mechanism = identifier: its event "
+            "covers only noisy identifiers and sums, at sensitivity 2C; set it to 0, or use mechanism = "
+            "joint."
         )
 
     def make(whole_round: float) -> IdentifierMechanism:
