@@ -319,7 +319,7 @@ class Running:
         return compared(experiment, state.average, memory, own_effects=effects)
 
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
-        """With the accuracy of personalised models; methods with personal models have measured it already."""
+        """Add the accuracy of personalised models; methods with personal models have measured it already."""
         experiment = self.experiment
         if experiment.method.personal:
             return replace(

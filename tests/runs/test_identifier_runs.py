@@ -79,7 +79,7 @@ def test_when_every_report_is_refused_the_run_costs_the_same_and_releases_noise_
     [
         ({"mechanism": "identifier", "identifier_share": 0.0}, "leaves the choices unprotected"),
         ({"mechanism": "identifier", "identifier_share": 1.0}, "identifier_share"),
-        ({"mechanism": "identifier", "private_evaluation": 0.25}, "has no room for more"),
+        ({"mechanism": "identifier", "private_evaluation": 0.25}, "its event covers only noisy identifiers"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_written(tiny, tmp_path, changes, text):
