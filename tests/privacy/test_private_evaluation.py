@@ -176,7 +176,8 @@ def test_evaluations_and_plan_must_agree(rng):
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "reason"), [("identifier", "its event covers only noisy identifiers"), ("none", "exact values")]
+    ("mechanism", "reason"),
+    [("identifier", "only noisy identifiers and sums, at sensitivity 2C"), ("none", "exact values")],
 )
 def test_other_mechanisms_refuse_it_with_the_reason_and_the_way_out(mechanism, reason):
     with pytest.raises(PrivacyError, match=f"{reason}; set it to 0, or use mechanism = joint"):
