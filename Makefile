@@ -31,10 +31,8 @@ lock: $(READY)
 # delta), a table and a page. Offline.
 demo: $(READY)
 	rm -rf runs/demo runs/demo-people
-	$(BIN)/rrcluster sweep examples/four-methods.yaml --out runs/demo
-	$(BIN)/rrcluster report runs/demo
-	$(BIN)/rrcluster sweep examples/real-people.yaml --out runs/demo-people
-	$(BIN)/rrcluster report runs/demo-people
+	$(BIN)/rrcluster sweep examples/four-methods.yaml --out runs/demo --report
+	$(BIN)/rrcluster sweep examples/real-people.yaml --out runs/demo-people --report
 
 test: lint
 	$(BIN)/python -m pytest -q -m "not slow" -n 2

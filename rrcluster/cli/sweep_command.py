@@ -49,6 +49,8 @@ class SweepCommand:
     shard: str | None = None
     """i/n: every n-th combination from the i-th on, as one of n jobs of a batch system; when all have ended, the same
     command without it writes the table."""
+    report: bool = False
+    """Also write figures and a page, as `rrcluster report` does."""
     json: bool = False
     """Print only the results, as JSON, on stdout."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
@@ -70,6 +72,8 @@ def main(arguments: list[str]) -> int:
     grid = read_grid(settings, source=file, out=Path("runs") / name)
     if command.private_select and (command.cluster or command.shard):
         raise ConfigError("--private-select chooses in one process; leave --cluster and --shard out.")
+    if command.report and (command.private_select or command.shard):
+        raise ConfigError("--report is for a whole sweep; leave it out, and use `rrcluster report` afterwards.")
     check_own_data(grid, source=file)
     if command.private_select:
         return _select(grid, command)
@@ -123,7 +127,11 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
         print_json(answer)
     elif table is not None:
         print_results(table)
-        say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")
+        say(f"Folder: {grid.out}." + ("" if command.report else f" Figures and a page: rrcluster report {grid.out}"))
+    if command.report and table is not None:
+        from rrcluster.report import make_report
+
+        say(f"Page: {make_report(grid.out).page}")
     for outcome in outcomes:
         if outcome.reason is not None:
             say(f"{outcome.job.name}: {outcome.status}: {outcome.reason}")

@@ -12,11 +12,12 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from rrcluster import registry
@@ -29,7 +30,10 @@ from rrcluster.methods import METHODS
 from rrcluster.models.model import Model
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.experiment import Experiment, engine_for, load_population, make_experiment
-from rrcluster.runs.sweep import FAILED, REFUSED, Job, Outcome, Step, steps_of
+from rrcluster.runs.lock import Lease
+from rrcluster.runs.outcome import accuracy_text
+from rrcluster.runs.run import MakeExperiment, Running, start_or_resume
+from rrcluster.runs.sweep import DIVERGED, FAILED, FINISHED, REFUSED, Going, Job, Outcome, Step, failure_text
 
 Batch = Callable[[Sequence[Any]], list[Any]]
 
@@ -192,6 +196,43 @@ class Reused:
 def _engine_settings(config: RunConfig) -> tuple[object, ...]:
     output = config.output
     return output.device, output.engine, output.capacity, output.precision, config.local.plain_sgd
+
+
+def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
+    """All steps of one job, up to its outcome, errors included."""
+    try:
+        with Lease(job.folder) if job.shared else nullcontext() as lease:
+            for step in _rounds(job, make):
+                if lease is not None:
+                    lease.check()
+                yield step
+    except RRClusterError as error:
+        yield Outcome(job, REFUSED, str(error))
+    except (RuntimeError, ArithmeticError, MemoryError) as error:
+        yield Outcome(job, FAILED, failure_text(error))
+
+
+def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
+    running = start_or_resume(job.config, make=make)
+    if running is None:  # finished in an earlier sweep
+        yield Outcome(job, FINISHED)
+        return
+    for progress in running.rounds():
+        yield Going(job, progress.round_index + 1, progress.num_rounds, accuracy_text(progress))
+    yield _outcome(job, running)
+
+
+def _outcome(job: Job, running: Running) -> Outcome:
+    result = running.result()
+    finite = np.isfinite(result.models.shared).all() and np.isfinite(result.models.clustered).all()
+    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss) or not _tested(running)):
+        return Outcome(job, FINISHED)
+    return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")
+
+
+def _tested(running: Running) -> bool:
+    """Whether any client has test samples; without them no loss is measured."""
+    return bool((running.experiment.data.test_of >= 0).any())
 
 
 def in_turn(todo: Sequence[Job], reused: Reused | None = None) -> Iterator[Step]:

@@ -29,12 +29,12 @@ from rich.text import Text
 from rrcluster.errors import ConfigError, PrivacyError, install_extra
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.runs.config import RunConfig
-from rrcluster.runs.outcome import Progress, RunResult, diagnostic_text, private_text
-from rrcluster.runs.run import Running
 from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.runs.outcome import Progress, RunResult
+    from rrcluster.runs.run import Running
     from rrcluster.runs.sweep import Job, Step
 
 
@@ -92,6 +92,8 @@ class ProgressBar:
 
     def update(self, progress: "Progress") -> None:
         """Show one finished round."""
+        from rrcluster.runs.outcome import diagnostic_text, private_text
+
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
         if progress.evaluation is not None:
             self._accuracy = diagnostic_text(progress.evaluation, "accuracy ")
@@ -262,8 +264,11 @@ OnRound = Callable[[int, dict[str, float]], object]
 
 
 def watch(
-    running: Running, *, on_round: OnRound | Sequence[OnRound] | None = None, progress: bool | Literal["auto"] = "auto"
-) -> RunResult:
+    running: "Running",
+    *,
+    on_round: OnRound | Sequence[OnRound] | None = None,
+    progress: bool | Literal["auto"] = "auto",
+) -> "RunResult":
     """Run to the end. `progress`: show it, hide it, or ("auto") show it to a person: in a terminal or a notebook."""
     config, plan = running.experiment.config, running.experiment.plan
     called = _callables(on_round, secure=plan.secure)

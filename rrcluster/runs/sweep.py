@@ -1,22 +1,22 @@
 """A sweep: the jobs of a grid, here or on an executor. A failed job is reported, and the others continue.
 
+Only processes that run jobs import PyTorch.
+
 A grid has settings with lists of values, or named runs. Its jobs are the runs of every combination.
 """
 
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, wait
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rrcluster import registry
-from rrcluster.data.frames import load_table
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.processes import (
     cores,
@@ -28,10 +28,6 @@ from rrcluster.processes import (
     submitted,
 )
 from rrcluster.runs.config import RunConfig, closest, coerce, from_flat, takes_list
-from rrcluster.runs.experiment import make_experiment
-from rrcluster.runs.lock import Lease
-from rrcluster.runs.outcome import accuracy_text
-from rrcluster.runs.run import MakeExperiment, Running, start_or_resume
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS, names_file
 from rrcluster.storage import write_json
 
@@ -180,6 +176,8 @@ def jobs(grid: Grid) -> tuple[Job, ...]:
 
 def check_own_data(grid: Grid, *, source: str) -> None:
     """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
+    from rrcluster.data.frames import load_table
+
     of_data = [{name: cell.settings[name] for name in cell.settings if FIELDS[name] in _OF_DATA} for cell in grid.cells]
     for settings in {repr(settings_of_data): settings_of_data for settings_of_data in of_data}.values():
         if names_file(str(settings.get("data", ""))):
@@ -255,9 +253,7 @@ def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes
 
     A job's numbers do not depend on the choice.
     """
-    from rrcluster.runs.job_runner import devices_of, in_turn, stacked
-
-    on_gpu = any(device.type == "cuda" for device in devices_of(todo))
+    on_gpu = _on_gpu(todo)
     count = processes or processes_for(todo, on_gpu=on_gpu)
     if executor is not None:
         refuse_secure(any(config.privacy.secure for config in _configs(todo)))
@@ -267,7 +263,18 @@ def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes
         memory = _DEVICE_SHARED / count if on_gpu else 1.0
         yield from _on_executor(shares, None, processes=count, memory=memory)
     else:
+        from rrcluster.runs.job_runner import in_turn, stacked
+
         yield from stacked(todo) if on_gpu else in_turn(todo)
+
+
+def _on_gpu(todo: Sequence[Job]) -> bool:
+    """Whether some job will use a GPU. PyTorch is not imported where it is a build without CUDA: that takes seconds."""
+    if version("torch").endswith("+cpu"):
+        return False
+    from rrcluster.runs.job_runner import devices_of
+
+    return any(device.type == "cuda" for device in devices_of(todo))
 
 
 _DEVICE_SHARED = 0.95  # of a GPU's memory, among processes; the rest is for their set-up
@@ -338,12 +345,10 @@ def _attempt(
     tasks: Sequence[Sequence[Job]], *, executor: Executor | None, processes: int, memory: float
 ) -> Generator[Step, None, list[Sequence[Job]]]:
     """The steps of tasks; returns those whose process died."""
-    from rrcluster.runs.job_runner import run_task
-
     if not tasks:
         return []
     pool, registrations = executor or local_executor(processes), registry.registered()
-    futures, died = {submitted(pool, run_task, task, registrations, memory): task for task in tasks}, []
+    futures, died = {submitted(pool, _run_task, task, registrations, memory): task for task in tasks}, []
     try:
         while futures:
             done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
@@ -357,7 +362,7 @@ def _attempt(
                 elif (lost := lost_cluster(error)) is not None:
                     raise lost
                 else:
-                    yield from (Outcome(job, FAILED, _failure(error)) for job in task)
+                    yield from (Outcome(job, FAILED, failure_text(error)) for job in task)
             yield from _progress(job for task in futures.values() for job in task)
     finally:
         for future in futures:  # interrupted
@@ -367,7 +372,14 @@ def _attempt(
     return died
 
 
-def _failure(error: BaseException) -> str:
+def _run_task(todo: Sequence[Job], registrations: Sequence[tuple[str, registry.Entry]], share: float) -> list[Outcome]:
+    """`job_runner.run_task`, which imports PyTorch: in the worker alone."""
+    from rrcluster.runs.job_runner import run_task
+
+    return run_task(todo, registrations, share)
+
+
+def failure_text(error: BaseException) -> str:
     """The reason of a failure without its text, which may contain shapes, and so the size of a cohort."""
     return f"{type(error).__name__}; run it alone to see more."
 
@@ -388,20 +400,6 @@ def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcom
     return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])
 
 
-def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
-    """All steps of one job, up to its outcome, errors included."""
-    try:
-        with Lease(job.folder) if job.shared else nullcontext() as lease:
-            for step in _rounds(job, make):
-                if lease is not None:
-                    lease.check()
-                yield step
-    except RRClusterError as error:
-        yield Outcome(job, REFUSED, str(error))
-    except (RuntimeError, ArithmeticError, MemoryError) as error:
-        yield Outcome(job, FAILED, _failure(error))
-
-
 def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The varied settings, and the outcome of each run."""
     return {
@@ -417,26 +415,3 @@ def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for outcome in outcomes
         ],
     }
-
-
-def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
-    running = start_or_resume(job.config, make=make)
-    if running is None:  # finished in an earlier sweep
-        yield Outcome(job, FINISHED)
-        return
-    for progress in running.rounds():
-        yield Going(job, progress.round_index + 1, progress.num_rounds, accuracy_text(progress))
-    yield _outcome(job, running)
-
-
-def _outcome(job: Job, running: Running) -> Outcome:
-    result = running.result()
-    finite = np.isfinite(result.models.shared).all() and np.isfinite(result.models.clustered).all()
-    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss) or not _tested(running)):
-        return Outcome(job, FINISHED)
-    return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")
-
-
-def _tested(running: Running) -> bool:
-    """Whether any client has test samples; without them no loss is measured."""
-    return bool((running.experiment.data.test_of >= 0).any())

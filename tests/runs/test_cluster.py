@@ -18,8 +18,9 @@ from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderErro
 from rrcluster.processes import cluster_executor
 from rrcluster.runs import lock
 from rrcluster.runs.experiment import same_population
+from rrcluster.runs.job_runner import steps_of
 from rrcluster.runs.lock import Lease
-from rrcluster.runs.sweep import REFUSED, jobs, read_grid, steps_of
+from rrcluster.runs.sweep import REFUSED, jobs, read_grid
 from rrcluster.simulation import hosts
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")

@@ -9,7 +9,6 @@ from immediate import Immediate
 
 import rrcluster as rr
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.runs import sweep as module
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.run import start, start_or_resume
@@ -112,7 +111,7 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
 
     import rrcluster.types  # noqa: F401
 
-    monkeypatch.setattr(module, "start_or_resume", Doomed)
+    monkeypatch.setattr("rrcluster.runs.job_runner.start_or_resume", Doomed)
     found_outcomes = list(outcomes(sweep_steps(found)).values())
     assert [one.status for one in found_outcomes] == ["diverged", "failed"]
     assert "not finite; lower local_lr" in found_outcomes[0].reason
