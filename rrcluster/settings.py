@@ -66,7 +66,9 @@ _count_or_zero = partial(checks.count, at_least=0)
 
 
 def refuse_other_table(path: str) -> None:
-    """Refuse files of tables in a format that cannot be read."""
+    """Refuse addresses, and files of tables in a format that cannot be read."""
+    if "://" in path:
+        raise ConfigError(f"{path} is an address; download the file, and give its path.")
     if path.lower().endswith(OTHER_TABLES):
         raise ConfigError(
             f"{path} is neither CSV nor Parquet; save the table as CSV (a spreadsheet: Save as), or "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rrcluster import registry
+from rrcluster.cli.run_command import trained_columns
 from rrcluster.cli.terminal import parse, say, say_warnings, waiting
 from rrcluster.errors import ConfigError
 from rrcluster.runs.config import RunConfig, check_outside_runs, from_flat, read_settings
@@ -44,7 +45,8 @@ def main(arguments: list[str]) -> int:
         raise ConfigError("assign needs a run folder first: `rrcluster assign runs/my-run --out clusters.csv`.")
     run = Path(arguments[0])
     config = _config(run)
-    command = parse(AssignCommand(config.data, config.columns), arguments[1:], prog="rrcluster assign")
+    columns = trained_columns(config, run) if (run / "models.safetensors").exists() else config.columns
+    command = parse(AssignCommand(config.data, columns), arguments[1:], prog="rrcluster assign")
     if (command.out is None) != command.json:
         raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
     if command.out is not None:

@@ -16,7 +16,7 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import RunConfig, from_flat, read_settings, refuse_a_second_run, seeds_folder
-from rrcluster.settings import PrivacySettings, data_label
+from rrcluster.settings import ColumnSettings, PrivacySettings, data_label
 from rrcluster.storage import read_tensors
 
 if TYPE_CHECKING:
@@ -134,13 +134,19 @@ def _finished(run: Path) -> RunConfig:
     return config
 
 
+def trained_columns(config: RunConfig, run: Path) -> ColumnSettings:
+    """The columns of a finished run, with the features and the target's kind that it took from its own file."""
+    rules = json.loads(read_tensors(run / "models.safetensors")[1].get("encoder", "null"))
+    if not rules or not config.data.from_file:
+        return config.columns
+    features, classes = tuple(rules["features"]), tuple(rules.get("classes", ()))
+    return replace(config.columns, features=features, classes=classes, regression=rules.get("regression", False))
+
+
 def _going_on(earlier: RunConfig, run: Path) -> RunConfig:
     """The settings of a run that starts from the models of an earlier one, on its own columns and classes."""
     asks, usual = registry.METHODS.fact(earlier.algorithm, "reads_cells", False), PrivacySettings()
-    rules = json.loads(read_tensors(run / "models.safetensors")[1].get("encoder", "null"))
-    columns = earlier.columns
-    if rules and earlier.data.from_file:
-        columns = replace(columns, features=tuple(rules["features"]), classes=tuple(rules.get("classes", ())))
+    columns = trained_columns(earlier, run)
     judged = earlier.privacy.private_evaluation or (0.0 if asks or columns.regression else 0.25)
     privacy = replace(
         earlier.privacy,

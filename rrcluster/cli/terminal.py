@@ -104,7 +104,11 @@ def read_yaml(path: str) -> dict[str, object]:
         settings = parse_yaml(read_text(Path(path)))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file of settings, or flags alone.") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or 'cannot be read'}; give a YAML file of settings.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not in UTF-8; save the file of settings as UTF-8.") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: cannot be read as YAML ({error}); write one `setting: value` per line.") from None
     if settings is None:
         return {}

@@ -23,6 +23,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 _EXACT = {"halffloat": 2**11, "float": 2**24}  # up to here floats represent all integers; double: 2^53
 NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
 _WHOLE, _FRACTION = re.compile(r"-?[0-9]+"), re.compile(r"[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?")
+_READ_AS_TEXT = r"^\s*([+-]?[0-9.]*[0-9],[0-9]+|[0-9]{1,2}([./-])[0-9]{1,2}[./-][0-9]{2,4}|[0-9]{4}/[0-9]+/[0-9]+)\b"
 _MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
 
 
@@ -77,12 +78,18 @@ def date_part(moment: datetime, part: str) -> str:
 
 
 def outside_rules(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> dict[str, float]:
-    """For each column the share of rows outside its vocabulary, or without a date whose parts are read.
+    """For each column the share of rows outside its vocabulary, without a date whose parts are read, or (where no rule
+    is declared) with a number or date in a form that is read as text.
+
 
     From raw rows: only for rehearsals.
     """
-    shares = {}
+    shares, compute = {}, arrow("pyarrow.compute")
     for name in names:
+        undeclared = name not in columns.vocabulary and name not in columns.kinds and columns.encoding == "cells"
+        if undeclared and is_text(table.column(name).type):
+            odd = compute.match_substring_regex(decoded(table.column(name)), _READ_AS_TEXT)
+            shares[name] = compute.mean(odd.fill_null(False)).as_py()
         if name in columns.vocabulary or name in columns.date_parts:
             cells = read_names(table.column(name), name, columns, row=row)
             values = columns.vocabulary.get(name) or [text for text in cells.spellings if instant(text)]

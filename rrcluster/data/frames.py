@@ -224,6 +224,8 @@ def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Colu
         }
     cells = read_names(table.column(target), target, columns, row=row)
     present = {cells.spellings[code] for code in np.unique(cells.codes[~cells.missing])}
+    if len(present) == len(table) > 100:
+        raise DataError(f"target = {target!r} differs in every row, like an id; choose another, or --regression.")
     return replace(columns, classes=in_order(present)), {"classes": "declare them (--classes; in Python classes=...)"}
 
 

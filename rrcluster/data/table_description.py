@@ -107,12 +107,12 @@ def _clients(column: Any, name: str, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _target(column: Any, name: str, facts: dict[str, Any]) -> Iterator[str]:
-    if looks_numeric(column, name):
-        facts["target"] = "a number (--regression)"
-        return
     cells = read_names(column, name, ColumnSettings(target=name), row=str)
     if cells.missing.any():
         yield f"rows without a {name!r}: {int(cells.missing.sum())}; complete or remove them."
+    if looks_numeric(column, name):
+        facts["target"] = "a number (--regression)"
+        return
     counts = np.bincount(cells.codes[~cells.missing])
     facts["target"] = f"{int((counts > 0).sum())} classes, the most common in {counts.max() / counts.sum():.0%} of rows"
     if (counts > 0).sum() < 2:

@@ -91,8 +91,9 @@ def header(file: Path) -> list[str]:
                 names = rows.schema.names
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(file, error) from None
-    if len(names) == 1 and ";" in names[0]:
-        raise DataError(f"{file}: has semicolons between columns; write commas, or tabs in a file that ends in .tsv.")
+    for mark, spoken in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
+        if len(names) == 1 and mark in names[0]:
+            raise DataError(f"{file}: has {spoken} between columns; write commas, or tabs in a file that ends in .tsv.")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} appears twice; rename one.")
@@ -198,7 +199,7 @@ def _check_quotes(file: Path, *, rows: int) -> None:
 
 def is_row_number(name: str) -> bool:
     """Whether a column looks like row numbers written by a program: they change as other clients leave."""
-    return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__|level_\d+|index", name) is not None
+    return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__|level_\d+|index|row[._]?names?", name) is not None
 
 
 def is_typed(path: Path) -> bool:

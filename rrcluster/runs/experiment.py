@@ -40,7 +40,7 @@ from rrcluster.runs.fingerprint import keyed_digest, own_code
 from rrcluster.runs.load import load
 from rrcluster.server.state import ServerState
 from rrcluster.server.survey import make_schedule, resolve_init
-from rrcluster.settings import FIELDS, DataSettings, LocalSettings, ServerSettings, names_file
+from rrcluster.settings import FIELDS, ColumnSettings, DataSettings, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import (
@@ -490,8 +490,10 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
         refuse_undeclared(data)
         return
     for name, share in data.outside_rules.items():
-        dates = data.encoder is not None and name in data.encoder.date_parts
-        what = "no ISO date, treated as missing" if dates else "a value outside its categories, read as (other)"
+        rules = data.encoder or ColumnSettings()
+        what = "a number or date that is read as text; write 1.5 and 2024-01-31"
+        what = "a value outside its categories, read as (other)" if name in rules.vocabulary else what
+        what = "no ISO date, treated as missing" if name in rules.date_parts else what
         if share:
             warnings.warn(f"column {name!r}: {share:.2%} of rows have {what}.", NotDeclared, stacklevel=3)
     for name, text in undeclared(data).items():

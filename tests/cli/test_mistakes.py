@@ -47,6 +47,19 @@ MISTAKES = [
     (f"run --data no-client.csv {T}", "has no value"),
     (f"run --data latin.csv {T}", "UTF-8"),
     (f"run --data semicolons.csv {T}", "semicolons"),
+    (f"run --data tabs.csv {T}", "has tabs between columns"),
+    (f"run --data bars.csv {T}", "has bars between columns"),
+    (f"run --data spaces.csv {T}", "did you mean ' y'?"),
+    (f"run --data utf16.csv {T}", "UTF-8"),
+    (f"run --data ids.csv {T}", "no column is left to predict from"),
+    (f"run --data labels.csv {T}", "differs in every row"),
+    (f"run --data dates.csv {T} --types a=month --features declared", "has no date"),
+    (f"run --data dates.csv {T} --time-column a", "no date (2024-01-31)"),
+    (f"run {G} --types a=day", "parts of dates: year,month,weekday,hour"),
+    (f"run {G} --types when=month", "'when' is not a column"),
+    (f"run {G} --types a=month --scale a=0,1", "means nothing for month"),
+    (f"run {G} --types a=month --missing a=7", "must be a date"),
+    (f"run --data https://example.org/good.csv {T}", "download the file"),
     (f"run --data folder {T}", "write ./folder"),
     (f"run --data ./folder {T}", "is empty"),
     (f"run --data=~/no-such.csv {T}", "/no-such.csv: no such file"),
@@ -88,6 +101,9 @@ MISTAKES = [
     ("run list.yaml", "setting: value"),
     ("run torn.yaml", "cannot be read as YAML"),
     ("run no-such.yaml", "no such file"),
+    ("run utf16.yaml", "is not in UTF-8"),
+    ("run .", "give a YAML file of settings"),
+    ("sweep one.yaml --report --shard 1/2", "--report is for a whole sweep"),
     (f"run {G} extra", "is not an option"),
     (f"run {G} --out good.csv", "choose another folder"),
     (f"run {G} --start-from nowhere", "give the folder of a run"),
@@ -127,6 +143,12 @@ def files(tmp_path_factory):
         "ragged.csv": [head, *rows, "p1,2"],
         "no-target.csv": [head, *rows, "p1,1,2,"],
         "no-client.csv": [head, *rows, ",1,2,0"],
+        "tabs.csv": ["who\ta\tb\ty", "p1\t1\t2\t0"],
+        "bars.csv": ["who|a|b|y", "p1|1|2|0"],
+        "spaces.csv": ["who, a, b, y", *rows],
+        "ids.csv": ["who,y", *(f"{row.split(',')[0]},{row[-1]}" for row in rows)],
+        "labels.csv": [head, *(f"{row[:-1]}id{place}" for place, row in enumerate(rows))],
+        "dates.csv": [head, *(f"p{place % 60},31.01.2024,1,{place % 2}" for place in range(240))],
         "semicolons.csv": ["who;a;b;y", "p1;1,5;2;0"],
         "fake.parquet": ["no table"],
         "rows.json": ["[]"],
@@ -143,6 +165,8 @@ def files(tmp_path_factory):
     for name, lines in texts.items():
         (folder / name).write_text("\n".join([*lines, ""]) if lines else "", encoding="utf-8")
     (folder / "latin.csv").write_bytes(f"{head}\nJos\xe9,1,2,0\n".encode("latin-1"))
+    for name in ("utf16.csv", "utf16.yaml"):
+        (folder / name).write_text(f"{head}\np1,1,2,0\n", encoding="utf-16")
     (folder / "book.xlsx").write_bytes(b"PK\x03\x04")
     (folder / "folder").mkdir()
     return folder

@@ -176,7 +176,11 @@ def test_parts_of_dates_that_cannot_be(tmp_path):
 def test_rows_outside_the_rules_are_counted_in_rehearsals_alone(recwarn):
     from rrcluster.runs.experiment import check_declared
 
-    table = {"d": DATES, "colour": ["red", "blue", "", "rot", "red", "red"]}
+    table = {
+        "d": DATES,
+        "colour": ["red", "blue", "", "rot", "red", "red"],
+        "x": ["1", "red", "5", "2,5", "03.04.24", "-1,25"],
+    }
     kinds = {"d": PARTS, "label": "number"}
     data = population(table, types=kinds, categories={"colour": ["red", "blue"]})
     check_declared(data, secure=True)
@@ -185,6 +189,7 @@ def test_rows_outside_the_rules_are_counted_in_rehearsals_alone(recwarn):
     assert sorted(str(warned.message) for warned in recwarn) == [
         "column 'colour': 16.67% of rows have a value outside its categories, read as (other).",
         "column 'd': 33.33% of rows have no ISO date, treated as missing.",
+        "column 'x': 50.00% of rows have a number or date that is read as text; write 1.5 and 2024-01-31.",
     ]
 
 

@@ -72,6 +72,17 @@ def test_the_settings_run_once_they_are_edited(tmp_path, monkeypatch, capsys):
     assert main(["run", "t.yaml", "--device", "cpu", "-q"]) == 0
 
 
+def test_row_names_and_missing_numbers_to_predict_are_told(tmp_path):
+    lines = [f"{row},c{row % 210},{row * 0.37:.2f},{row / 7 if row else 'NA'}" for row in range(630)]
+    (tmp_path / "t.csv").write_text("rownames,who,x,y\n" + "\n".join(lines) + "\n")
+    found = describe_table(tmp_path / "t.csv", "who", "y")
+    assert [problem.partition(";")[0] for problem in found.problems] == [
+        "rows without a 'y': 1",
+        "'rownames' differs in every row, like an id or a row number",
+    ]
+    assert yaml.safe_load(found.settings)["features"] == ["x"]
+
+
 def test_dates_are_proposed_as_the_parts_that_differ(tmp_path):
     days = ["2024-01-31", "2024-02-01", "2024-03-01 10:00:00", "soon"]
     lines = [f"c{row % 210},{days[row % 4]},{row % 2}" for row in range(630)]
