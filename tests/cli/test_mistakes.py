@@ -105,7 +105,7 @@ MISTAKES = [
     ("run .", "give a YAML file of settings"),
     ("sweep one.yaml --report --shard 1/2", "--report is for a whole sweep"),
     (f"run {G} extra", "is not an option"),
-    (f"run {G} --out good.csv", "choose another folder"),
+    (f"run {G} --out good.csv", "choose one with --out"),
     (f"run {G} --start-from nowhere", "give the folder of a run"),
     (f"run {G} --start-from nowhere --exploration 2", "leave it out"),
     ("run --resume nowhere", "start one with"),

@@ -110,7 +110,7 @@ def test_a_sweep_and_a_selection_of_one_file_keep_out_of_each_other_s_folder(fil
     capsys.readouterr()
     (Path("runs") / "grid" / "sweep.json").unlink()  # as of a sweep that was stopped
     assert main(["sweep", grid, "--private-select", "--out", "runs/grid"]) == 2
-    assert "runs/grid already holds a sweep" in capsys.readouterr().err
+    assert "runs/grid already contains a sweep" in capsys.readouterr().err
     assert main(["sweep", grid, "--out", "runs/grid-selected"]) == 2
     assert "runs/grid-selected is the folder of a single run" in capsys.readouterr().err
 
