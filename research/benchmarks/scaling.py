@@ -306,9 +306,9 @@ def cluster_beside_pool(*, rounds=12):
     wanted = {"data": "fashion-mini", "model": "cnn", "num_clients": 1000, "sample_rate": 0.3, "num_clusters": 4}
     wanted |= {"samples_per_client": 40, "epsilon": 4, "delta": 1e-4, "device": "cpu", "num_rounds": rounds}
     with tempfile.TemporaryDirectory() as name, cluster_executor("local:2") as (executor, _):
-        marks, places = {}, {"pool": local_executor(2), "cluster": Weighed(executor)}
-        for turn in range(2):  # the first warms up
-            for place, where in places.items():
+        marks, weighed = {}, Weighed(executor)
+        for turn, cluster in enumerate((weighed, executor)):  # the first warms up, and weighs
+            for place, where in (("pool", local_executor(2)), ("cluster", cluster)):
                 ticks = []
                 rr.run(
                     **wanted,
@@ -320,10 +320,9 @@ def cluster_beside_pool(*, rounds=12):
         same = (Path(name) / "pool1/models.safetensors").read_bytes() == (
             Path(name) / "cluster1/models.safetensors"
         ).read_bytes()
-        weighed = places["cluster"]
         width = rr.load(f"{name}/pool1").models.clustered.size
     clock, cpu = (np.median(marks["cluster"][:, n]) / np.median(marks["pool"][:, n]) for n in (0, 1))
-    sent, back = (count / 2 / rounds for count in (weighed.sent, weighed.back))
+    sent, back = (count / rounds for count in (weighed.sent, weighed.back))
     print(f"cluster beside the local pool, two workers each: {clock:.2f} by the clock, {cpu:.2f} by processors")
     print(f"equal models: {same}; k d = {width}; {sent / width:.1f} k d bytes a round sent, {back / width:.1f} back")
 
