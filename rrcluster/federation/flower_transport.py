@@ -29,7 +29,7 @@ from rrcluster.errors import ConfigError, ProtocolError, RoundError, install_ext
 from rrcluster.federation.certificates import issue_server, make_authority, read_public_key
 from rrcluster.federation.children import Process, start_module, stop_processes, watch_parent
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
-from rrcluster.federation.tls_transport import TlsNode
+from rrcluster.federation.tls_transport import USUAL_ADDRESS, TlsNode
 from rrcluster.federation.transports import Reach
 from rrcluster.storage import make_subfolder
 
@@ -215,7 +215,6 @@ serverapp = "none:none"
 clientapp = "none:none"
 """
 _STARTING = 180.0  # seconds until a SuperLink counts as failed; long, for busy machines
-_HEARTBEAT = 10.0
 
 
 @dataclass
@@ -334,7 +333,7 @@ class SuperLink:
 
 def _beat(send: Callable[[Any], Any], ended: threading.Event) -> None:
     """Keep the run open. Failures are left to the sender of the next message, which fails too."""
-    while not ended.wait(_HEARTBEAT):
+    while not ended.wait(HEARTBEAT):
         with contextlib.suppress(Exception):
             send(runtime_pb2.SendTaskHeartbeatRequest())
 
@@ -356,7 +355,6 @@ def _fab() -> Any:
     return fab_pb2.Fab(content=content.getvalue())
 
 
-_USUAL_ADDRESS = "127.0.0.1:9092"
 _NO_LINK = "the SuperLink does not answer; see superlink.log, then serve again."
 _ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 
@@ -468,7 +466,7 @@ def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
     Members without a node key cannot be reached.
     """
     keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
-    host, _, port = (reach.address or _USUAL_ADDRESS).rpartition(":")
+    host, _, port = (reach.address or USUAL_ADDRESS).rpartition(":")
     if host != "127.0.0.1" or not port.isdigit():
         raise ConfigError(
             f"address = {reach.address!r}: a SuperLink lets strangers start runs, so it listens at 127.0.0.1:PORT, and "

@@ -84,8 +84,8 @@ class _Connection:
         if content:
             self.writer.write(content)
 
-    def end(self) -> None:
-        """Close the connection at once."""
+    def close(self) -> None:
+        """Close the connection at once, without sending what is left."""
         self.writer.transport.abort()
 
 
@@ -108,10 +108,12 @@ class TlsTransport:
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit():
+        if not (host and port.isdecimal() and int(port) < 2**16):
             raise ConfigError(f"address = {self.address!r} must be host:port, as {USUAL_ADDRESS}.")
         named = {place: node_authority(key) for place, key in self.node_keys.items()}
         self._places = {name: place for place, (name, _) in named.items()}
+        if len(self._places) < len(named):
+            raise ConfigError("two members have the same node key; every member needs its own, so enrol again.")
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
         self._context.num_tickets = 0  # no session is resumed: every connection presents its key
@@ -191,7 +193,7 @@ class TlsTransport:
         if place not in self._asked or place in self._answers or (line := self._connections.get(place)) is None:
             return
         if line.stuck:  # with an earlier question, so that memory is bounded
-            line.end()
+            line.close()
         else:
             line.write(self._number, self._deadline - time.monotonic(), self._asked[place])
 
@@ -226,14 +228,15 @@ class TlsTransport:
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
-            with contextlib.suppress(OSError, EOFError, ProtocolError):
+            with contextlib.suppress(OSError, EOFError, ProtocolError, KeyError):  # KeyError: a name in capitals
                 transport, _ = await self._loop.connect_accepted_socket(
                     lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE
                 )
-                issuer = dict(name[0] for name in transport.get_extra_info("peercert")["issuer"])
                 self._forget_stranger()
+                issuer = dict(name[0] for name in transport.get_extra_info("peercert")["issuer"])
                 writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-                await self._stay(self._places[issuer["commonName"]], _Connection(reader, writer))
+                with contextlib.closing(_Connection(reader, writer)) as line:
+                    await self._stay(self._places[issuer["commonName"]], line)
         finally:
             self._forget_stranger()
 
@@ -242,7 +245,7 @@ class TlsTransport:
 
     async def _stay(self, place: int, line: _Connection) -> None:
         if (older := self._connections.get(place)) is not None:
-            older.end()
+            older.close()
         self._connections[place] = line
         try:
             self._send(place)
@@ -253,7 +256,6 @@ class TlsTransport:
                     if len(self._answers) == len(self._asked):
                         self._whole.set()
         finally:
-            line.end()
             if self._connections.get(place) is line:
                 del self._connections[place]
                 self._left[place] = time.monotonic()
@@ -294,6 +296,7 @@ class TlsNode:
     _number: int = field(default=0, init=False)  # of the last question
     _answer: bytes = field(default=b"", init=False)  # the answer to it, once there is one
     _connection: _Connection | None = field(default=None, init=False)
+    _asking: asyncio.Task[None] | None = field(default=None, init=False)  # the last question to the daemon
 
     def run(self, stop: threading.Event) -> None:
         """Stay connected until `stop` is set; every failure is retried."""
@@ -333,11 +336,13 @@ class TlsNode:
                     line.write(number, content=self._answer)
                 elif number not in (0, self._number):
                     self._number, self._answer = number, b""
+                    if self._asking is not None:  # the server has gone on
+                        self._asking.cancel()
                     self._asking = asyncio.create_task(self._reply(number, seconds, content))
         finally:
             self._connection = None
             beating.cancel()
-            line.end()
+            line.close()
 
     def _context(self) -> ssl.SSLContext:
         """A TLS context with a key for this connection alone, signed by the node's key."""
@@ -357,23 +362,23 @@ class TlsNode:
             line.write()
 
     async def _reply(self, number: int, seconds: float, content: bytes) -> None:
-        answer = await self._ask_daemon(content, seconds)
-        if number == self._number:
-            self._answer = answer
-            if self._connection is not None:
-                self._connection.write(number, content=answer)
+        self._answer = await self._ask_daemon(content, seconds)
+        if self._answer and self._connection is not None:
+            self._connection.write(number, content=self._answer)
 
     async def _ask_daemon(self, content: bytes, seconds: float) -> bytes:
-        """The daemon's answer, or the word "away" if none arrives in time."""
+        """The daemon's answer; nothing if none arrives in time, "away" if the daemon cannot be asked."""
         try:
             async with asyncio.timeout(seconds):
                 reader, writer = await asyncio.open_unix_connection(self.socket)
-                with contextlib.closing(writer):
+                with contextlib.closing(_Connection(reader, writer)):
                     writer.writelines([len(content).to_bytes(8, "little"), content])
                     length = int.from_bytes(await reader.readexactly(8), "little")
                     if length > LONGEST_LETTER:
                         raise ProtocolError(f"it says {length} bytes.")
                     return await reader.readexactly(length)
+        except TimeoutError:  # training time depends on data, so it must not count as absence
+            return b""
         except (OSError, EOFError, ProtocolError) as error:
             _LOG.warning("the daemon did not answer: %s", error)
             return Letter("away").encode()

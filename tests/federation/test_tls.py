@@ -215,6 +215,21 @@ def test_no_byte_of_a_stranger_is_read(two, name):
         assert two.transport.wait_for_nodes({0}, 5.0) == {0}
 
 
+def test_a_member_whose_certificate_writes_its_name_otherwise_is_ended(two, caplog):
+    """To OpenSSL names in capitals are the same names."""
+    key = two.keys[0][0]
+    with two.connect(another(key, issuer=certificates._key_name(key.public_key()).upper())) as connection:
+        assert ended(connection)
+    assert two.transport.wait_for_nodes({0}, 0.3) == set()
+    assert not caplog.records
+
+
+def test_one_key_of_two_members_is_refused(two):
+    public = two.keys[0][1]
+    with pytest.raises(ConfigError, match="two members have the same node key"):
+        TlsTransport({0: public, 1: f"{public} east"}, two.folder, f"127.0.0.1:{free_port()}", 1.0, 100)
+
+
 def test_a_node_takes_no_server_that_the_federation_has_not_certified(two, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -294,7 +309,7 @@ def test_a_lost_connection_loses_no_answer_and_the_daemon_is_asked_once(two, mon
         thread, answers = asking(two.transport, {0: b"train"})
         while not asked:
             await asyncio.sleep(0.01)
-        two.transport._loop.call_soon_threadsafe(before.end)
+        two.transport._loop.call_soon_threadsafe(before.close)
         while two.transport._connections.get(0) in (None, before):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -306,6 +321,67 @@ def test_a_lost_connection_loses_no_answer_and_the_daemon_is_asked_once(two, mon
 
     assert asyncio.run(main()) == {0: b"computed"}
     assert asked == [b"train"]
+
+
+def test_a_node_asks_its_daemon_one_question_at_a_time(two):
+    """The server goes on, or never meant to wait: nothing of an earlier question is held any more."""
+    held = []
+
+    class Node(TlsNode):
+        async def _ask_daemon(self, content, seconds):
+            held.append(content)
+            try:
+                return await super()._ask_daemon(content, seconds)
+            finally:
+                held.remove(content)
+
+    path = two.folder / "d.sock"
+    node = Node(two.address, two.ca, two.keys[0][0], path)
+    questions = [bytes([number]) * 2**20 for number in range(4)]
+
+    async def main():
+        running = asyncio.create_task(node.stay_connected())
+        while not two.transport._connections:
+            await asyncio.sleep(0.01)
+        line = two.transport._connections[0]
+        for number, content in enumerate(questions):
+            two.transport._loop.call_soon_threadsafe(line.write, number + 1, 1e9, content)
+            while content not in held:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        running.cancel()
+        return list(held)
+
+    with socket.socket(socket.AF_UNIX) as daemon:  # it is busy
+        daemon.bind(str(path))
+        daemon.listen()
+        assert asyncio.run(main()) == [questions[-1]]
+
+
+def test_a_daemon_that_computes_for_too_long_declines_nothing(two, monkeypatch):
+    """By the node's clock the deadline is over before it is by the server's; how long clients train is private."""
+    monkeypatch.setattr(tls_transport, "HEARTBEAT", 0.2)
+
+    class Node(TlsNode):
+        async def _ask_daemon(self, content, seconds):
+            return await super()._ask_daemon(content, 0.5 * seconds)
+
+    path = two.folder / "d.sock"
+    node = Node(two.address, two.ca, two.keys[0][0], path)
+
+    async def main():
+        running = asyncio.create_task(node.stay_connected())
+        while not two.transport._connections:
+            await asyncio.sleep(0.01)
+        answers = await asyncio.to_thread(two.transport.ask, {0: b"train"})
+        running.cancel()
+        return answers
+
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(path))
+        daemon.listen()
+        assert asyncio.run(main()) == {}
+    assert two.transport.stayed() == {0}
 
 
 def test_the_newest_connection_of_a_member_is_its_connection(two):
@@ -401,7 +477,7 @@ def test_a_node_does_not_write_its_key_and_leaves_no_file(two, tmp_path, monkeyp
     assert list(place.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["9092", "127.0.0.1:", "somewhere:http"])
+@pytest.mark.parametrize("address", ["9092", "127.0.0.1:", "somewhere:http", "127.0.0.1:65536", "127.0.0.1:²"])
 def test_an_address_that_is_none_is_refused(two, address):
     with pytest.raises(ConfigError, match="must be host:port"):
         TlsTransport({}, two.folder, address, 1.0, 100)
