@@ -29,7 +29,7 @@ from rrcluster.errors import ConfigError, ProtocolError, RoundError, install_ext
 from rrcluster.federation.certificates import issue_server, make_authority, read_public_key
 from rrcluster.federation.children import Process, start_module, stop_processes, watch_parent
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
-from rrcluster.federation.tls_transport import USUAL_ADDRESS, TlsNode
+from rrcluster.federation.tls_transport import ARRIVAL, USUAL_ADDRESS, TlsNode
 from rrcluster.federation.transports import Reach
 from rrcluster.storage import make_subfolder
 
@@ -356,7 +356,6 @@ def _fab() -> Any:
 
 
 _NO_LINK = "the SuperLink does not answer; see superlink.log, then serve again."
-_ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 
 
 @dataclass
@@ -474,7 +473,7 @@ def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
         )
     with SuperLink(keys, reach.folder.private, int(port)) as link:
         transport = FlowerTransport(link, reach.seconds)
-        transport.wait_for_nodes(keys, min(_ARRIVAL, reach.seconds))
+        transport.wait_for_nodes(keys, min(ARRIVAL, reach.seconds))
         yield transport
 
 

@@ -40,7 +40,7 @@ USUAL_ADDRESS = "127.0.0.1:9092"
 HEARTBEAT = 10.0  # seconds
 _SILENCE = 25.0  # seconds without a byte after which a connection counts as lost
 _AWAY = 20.0  # seconds a member has to reconnect before a question proceeds without it
-_ARRIVAL = 60.0  # seconds for nodes to connect before the first message
+ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 _HANDSHAKE = 10.0  # seconds
 _MOST_STRANGERS = 64  # connections in their handshake, beside one for each node, since all may come at once
 _CHUNK = 2**18
@@ -280,7 +280,7 @@ def open_tls(reach: "Reach") -> Iterator[TlsTransport]:
     keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
     address = reach.address or USUAL_ADDRESS
     with TlsTransport(keys, reach.folder.private, address, reach.seconds, reach.longest) as transport:
-        transport.wait_for_nodes(keys, min(_ARRIVAL, reach.seconds))
+        transport.wait_for_nodes(keys, min(ARRIVAL, reach.seconds))
         yield transport
 
 
