@@ -42,7 +42,7 @@ _SILENCE = 25.0  # seconds without a byte after which a connection counts as los
 _AWAY = 20.0  # seconds a member has to reconnect before a question proceeds without it
 ARRIVAL = 60.0  # seconds for nodes to connect before the first message
 _HANDSHAKE = 10.0  # seconds
-_MOST_STRANGERS = 64  # connections in their handshake, beside one for each node, since all may come at once
+_MOST_STRANGERS = 256  # connections in their handshake, beside one for each node, since all may come at once
 _CHUNK = 2**18
 _HEAD = struct.Struct("<QdQ")
 _LOG = logging.getLogger("rrcluster")
@@ -123,7 +123,7 @@ class TlsTransport:
         if named:
             self._context.load_verify_locations(cadata="".join(authority for _, authority in named.values()))
         self._number = int.from_bytes(os.urandom(7), "little")  # unknown to nodes from an earlier server
-        self._strangers: list[asyncio.Task[None]] = []  # the oldest first
+        self._strangers: list[asyncio.Task[None]] = []
         self._whole = asyncio.Event()
         self._listening = _listen(host.strip("[]"), int(port))
         self._left = dict.fromkeys(self.node_keys, time.monotonic())  # when a place lost its connection
@@ -212,7 +212,7 @@ class TlsTransport:
                     continue
                 self._strangers.append(self._loop.create_task(self._welcome(connection)))
                 if len(self._strangers) > self._most_strangers:
-                    self._strangers.pop(0).cancel()
+                    self._strangers.pop(random.randrange(self._most_strangers)).cancel()  # none that is new
                 await asyncio.sleep(0)  # lets it begin, and others continue
         beating.cancel()
 

@@ -434,6 +434,22 @@ def test_a_flood_of_strangers_costs_little_and_members_get_through(two, kind):
         assert two.transport.wait_for_nodes({1}, 15.0) == {1}
 
 
+def test_in_a_flood_room_is_made_by_lot_so_that_who_is_slow_gets_through_too(two):
+    """If the oldest made room, a member whose handshake takes longer than a flood never would."""
+    two.transport._most_strangers, (host, port) = 40, two.address.split(":")
+    with contextlib.ExitStack() as opened:
+        connections = []
+        for _ in range(80):
+            connections.append(opened.enter_context(socket.create_connection((host, int(port)), timeout=1)))
+            time.sleep(0.01)
+        held = []
+        for connection in connections:
+            connection.settimeout(0.05)
+            held.append(not ended(connection))
+        assert sum(held) == 40
+        assert any(held[:40])  # all of them end with probability 1e-8
+
+
 def test_a_connection_that_says_nothing_is_ended(two, monkeypatch):
     monkeypatch.setattr(tls_transport, "_HANDSHAKE", 0.5)
     host, port = two.address.split(":")
