@@ -6,7 +6,7 @@ part.
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -84,8 +84,9 @@ def show_figures(port: int | None, file: Path) -> Iterator[None]:
             there = self.path == "/health" or (self.path == "/metrics" and file.exists())
             self.send_response(200 if there else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(b"" if not there else b"ok\n" if self.path == "/health" else file.read_bytes())
+            with suppress(OSError):  # the reader has gone
+                self.end_headers()
+                self.wfile.write(b"" if not there else b"ok\n" if self.path == "/health" else file.read_bytes())
 
         def log_message(self, *_: Any) -> None:
             """Nobody needs to know."""
@@ -95,8 +96,8 @@ def show_figures(port: int | None, file: Path) -> Iterator[None]:
         return
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Answers)
-    except OSError as error:
-        raise ConfigError(f"metrics = {port}: this port cannot be used ({error.strerror}); choose another.") from None
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"metrics = {port}: this port cannot be used ({error}); choose another.") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with server:
         yield

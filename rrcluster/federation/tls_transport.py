@@ -201,7 +201,7 @@ class TlsTransport:
         self._loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._accepting = task
-        beating = self._loop.create_task(self._beat())
+        self._beating = self._loop.create_task(self._beat())
         started.set()
         with self._listening, contextlib.suppress(asyncio.CancelledError):
             while True:
@@ -214,7 +214,6 @@ class TlsTransport:
                 if len(self._strangers) > self._most_strangers:
                     self._strangers.pop(random.randrange(self._most_strangers)).cancel()  # none that is new
                 await asyncio.sleep(0)  # lets it begin, and others continue
-        beating.cancel()
 
     async def _beat(self) -> None:
         while True:

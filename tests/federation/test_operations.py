@@ -113,10 +113,23 @@ def test_serve_shows_its_figures_to_prometheus_on_the_loopback_interface(tmp_pat
         assert fetched(port, "/server.key") == (404, "")
         with pytest.raises(ConfigError, match="this port cannot be used"), show_figures(port, file):
             pass
+        with pytest.raises(ConfigError, match="this port cannot be used"), show_figures(65536, file):
+            pass
     with pytest.raises(OSError, match="refused"):
         fetched(port, "/health")
     with show_figures(None, file):
         pass
+
+
+def test_who_asks_for_figures_and_goes_leaves_no_traceback(tmp_path, capfd):
+    file, port = tmp_path / "figures", free_port()
+    file.write_bytes(bytes(5 * 10**7))  # more than fits in buffers
+    with show_figures(port, file):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert connection.recv(10)
+        time.sleep(0.5)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("secure", [False, True])
