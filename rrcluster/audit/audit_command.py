@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 LEFT_TO_TESTS = (
-    "Left to the test suite: transports, TLS, gate and units (tests/federation), hostile servers and agreements "
+    "Left to the test suite: transports, TLS and units (tests/federation), hostile servers and agreements "
     "(tests/federation/test_hostile_*), members in a ring (tests/secagg), kills of processes "
     "(tests/runs/test_crashes.py, tests/federation/test_kills.py), frames with types "
     "(tests/data/test_neighbouring_tables.py), a GPU (tests/engine)."
