@@ -30,7 +30,7 @@ LONGEST_MOVE = 1.5  # bound on a model's step
 FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates that are averaged
 LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
 LEAST_CLUSTER = 0.05  # share of the clients
-PAYS = 3.0  # standard errors by which clusters must be better, and effects where rows are ordered
+PAYS = 3.0  # standard errors by which clusters must be better, and in two cases effects
 PAYS_AGAIN = 2.0  # standard errors by which further training must improve on the initial models
 LEAST_WITHIN = 0.1  # share of a direction's variance that lies within clusters: at least
 SMALLEST_SHARE = 0.02  # lower bound on a cluster's share when sums are divided by it
@@ -304,11 +304,15 @@ class Questionnaire:
         return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
 
     def _paying(self, settings: tuple[Setting, ...], gains: Array, noise: float) -> Setting:
-        """The setting of least loss; more clusters must be better by a margin, and effects where rows are ordered."""
+        """The setting of least loss; more clusters must be better by a margin, and effects in two cases.
+
+        Where rows are ordered, noise alone would choose them; where columns are many, one model without effects is far
+        from trained after the first training, so a wrong choice is dear.
+        """
         best, sizes = 0, np.array([k for k, _, _ in settings])
         for k in np.unique(sizes).tolist():
             least = int(np.where(sizes == k, gains, np.inf).argmin())
-            margin = PAYS if k > 1 or self.form.ordered else 0.0
+            margin = PAYS if k > 1 or self.form.ordered or not self.facts.full else 0.0
             best = least if gains[least] < gains[best] - margin * noise else best
         return settings[best]
 

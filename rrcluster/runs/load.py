@@ -278,9 +278,10 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         declared = about["model"], about["algorithm"], tuple(about["input_shape"])
         if not all(isinstance(name, str) for name in declared[:2]):
             raise ValueError("invalid names")
+        finite = np.isfinite(models.shared).all() and np.isfinite(models.clustered).all()
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
-    if not np.isfinite(models.rows).all():
+    if not finite:
         raise RunFolderError(
             f"{path}: has weights that are not finite numbers: training diverged, or the file is damaged. Run "
             "again, if necessary with a lower local_lr."

@@ -70,7 +70,7 @@ def test_a_table_runs_by_its_name(tmp_path, monkeypatch, capsys):
         trained, tested = data.store.client(client)[0][:, place], data.test_sets[data.test_of[client]].inputs[:, place]
         assert trained.max() <= tested.min()
     assert main(["run", "--data", "wages", "--partition", "dirichlet", *flags]) == 2
-    assert "wages has clients of its own" in capsys.readouterr().err
+    assert "wages has its own clients" in capsys.readouterr().err
 
 
 def test_settings_of_ones_own_go_before_the_tables():

@@ -26,7 +26,7 @@ from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults
 from rrcluster.simulation.hosts import Host, RoundTask, parts_of
 from rrcluster.types import Models
 
-FEW, MANY = 25, 300
+FEW, MANY = 60, 300
 IMAGES = ("edges", "edges-mlp", "pooled-linear", "cnn")
 NETWORKS = ("linear", "linear", "mlp", "mlp", "regression", "trigram", "own", *IMAGES)
 ALGORITHMS = ("ifca", "ifca", "fedprox", "fedcam", "fesem-memoryless", "fedper-memoryless", "mr-mtl")

@@ -186,7 +186,7 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     fails(capsys, "nothing is signed yet", "client", base / "m0")
     fails(capsys, "trial/identity.key: cannot be read", "client", trial)
     fails(capsys, "consent.json: is missing", "enrol", trial, "--consent", base / "m0" / "consent.json")
-    fails(capsys, "the roster is already closed", "enrol", trial, "--accept", base / "m0" / "request.json")
+    fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
     do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
     forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
     (base / "forged.json").write_text(json.dumps(forged))

@@ -131,7 +131,7 @@ def test_a_member_that_was_sent_other_models_cannot_be_singled_out(rehearsed, mo
 @pytest.mark.parametrize("method", ["fedper", "fesem", "mr-mtl", "fedcam-fesem"])
 def test_members_that_remember_could_be_told_apart_and_are_refused(method):
     """What one member was told in an attempt that failed would be in its clients' next messages, under common masks."""
-    with pytest.raises(PrivacyError, match="clients remember"):
+    with pytest.raises(PrivacyError, match="clients have memory"):
         agree(mode="secure", algorithm=method)
     agree(mode="plain", algorithm=method)
 

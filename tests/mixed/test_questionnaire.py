@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rrcluster.mixed.answers import Rows
+from rrcluster.mixed.facts import Facts
 from rrcluster.mixed.questionnaire import Questionnaire, described_votes, facts_of, handed_out, k_means
 from rrcluster.mixed.questions import SMALL, STAGES, Form
 from rrcluster.mixed.raw_columns import COARSE, EDGES, ZERO_BIN, coarse_ranges, extreme_bins, one_hot
@@ -141,9 +142,10 @@ def test_models_of_clusters_far_apart_are_trained_as_far_as_those_of_near_ones()
     assert losses[1] < losses[0] + 0.009
 
 
-@pytest.mark.parametrize(("ordered", "effects"), [(True, False), (False, True)])
-def test_effects_must_be_better_than_none_by_more_than_noise_where_rows_are_ordered(ordered, effects):
-    state = Questionnaire(Form(3, 0, 1, "binary", ordered=ordered))
+@pytest.mark.parametrize(("ordered", "columns", "effects"), [(True, 3, False), (False, 3, True), (False, 300, False)])
+def test_effects_must_be_better_by_more_than_noise_where_rows_are_ordered_or_columns_many(ordered, columns, effects):
+    facts = Facts(active=np.arange(float(columns)))
+    state = Questionnaire(Form(columns, 0, 1, "binary", ordered=ordered), facts)
     settings = ((1, SMALL, SMALL), (1, 0.5, 0.2), (2, SMALL, SMALL))
     assert (state._paying(settings, np.array([0.0, -0.02, -0.021]), 0.01)[1] > SMALL) == effects
     assert state._paying(settings, np.array([0.0, -0.04, 0.0]), 0.01) == settings[1]

@@ -358,9 +358,9 @@ def test_bad_input_is_refused_in_one_sentence():
         plan(8, 1.0, num_clients=8)
     with pytest.raises(ConfigError, match=r"noise vectors of .* GiB, more than 4 GiB; use fewer slots"):
         plan(8, 1.0, width=10**8)
-    with pytest.raises(PrivacyError, match="not proved for mechanism = identifier"):
+    with pytest.raises(PrivacyError, match="no proof for mechanism = identifier"):
         plan(4, 1.0, mechanism="identifier")
-    with pytest.raises(PrivacyError, match="not proved for mechanism = none"):
+    with pytest.raises(PrivacyError, match="no proof for mechanism = none"):
         plan(mechanism="none", participation="everybody", noise_multiplier=None)
     with pytest.raises(ConfigError, match="their inverse grows"):
         Correlation((FINER, 2 * FINER), 8)

@@ -167,7 +167,7 @@ def test_evaluations_and_plan_must_agree(rng):
         joint(evaluation=U).release(Reports(np.zeros((1, 2)), [0]), rng=rng)
     with pytest.raises(ConfigError, match="given, but the plan has private_evaluation off"):
         joint().release(Reports(np.zeros((1, 2)), [0], evaluations=[[0.5, 0.5]]), rng=rng)
-    with pytest.raises(PrivacyError, match="belongs to `joint`"):
+    with pytest.raises(PrivacyError, match="needs `joint`"):
         identifier(cohort=1).release(Reports(np.zeros((1, 2)), [0], evaluations=[[0.5, 0.5]]), rng=rng)
     with pytest.raises(PrivacyError, match="belongs to `joint`"):
         NoneMechanism(Coordinates(0, 2), 2, 1, 10, 1.0).release(

@@ -131,4 +131,4 @@ with open_transport("pigeons", Reach(None, None, 2.5, 10)) as transport:
     print(list(TRANSPORTS), transport)
 """
     done = subprocess.run([sys.executable, "-c", program], env=installed, capture_output=True, text=True)
-    assert done.stdout == "['local', 'flower', 'pigeons'] 2.5\n", done.stderr
+    assert done.stdout == "['local', 'tls', 'flower', 'pigeons'] 2.5\n", done.stderr
