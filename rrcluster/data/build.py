@@ -232,7 +232,10 @@ def _partition_of(data: str, partition: str | None) -> tuple[Partition, str]:
 def _ratio(
     name: str, default: tuple[float, ...], num_groups: int | None, ratio: Sequence[float] | None
 ) -> tuple[float, ...]:
-    """The proportions of the groups: `ratio` if given, else the default, resized if its groups are equal."""
+    """The proportions of the groups: `ratio` if given, else the default.
+
+    A default with equal proportions is made as long as `num_groups`; any other mismatch is an error.
+    """
     shares = tuple(ratio) if ratio is not None else default
     if num_groups is None or num_groups == len(shares):
         return shares

@@ -390,8 +390,8 @@ def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = ""
             f"({where} is the first)."
         )
     return DataError(
-        f"column {name!r} holds {kind_of(kind)}; make it a number, or name the columns to predict from without it "
-        "(--feature-columns, features=[...] in Python)."
+        f"column {name!r} holds {kind_of(kind)}; make it a number, or leave it out by listing the columns to "
+        "predict from (--feature-columns, features=[...] in Python)."
     )
 
 

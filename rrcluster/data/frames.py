@@ -59,24 +59,24 @@ def from_frame(
     """A population from a pandas, polars or pyarrow table, a `datasets` split, a mapping of columns, or a file's path.
 
     `client` names the column with the client of each row (None for the path of a folder with one file per client),
-    `target` the one to predict. `features` are the columns to predict from, by default all without another role that
-    do not look like row numbers: numbers as they are or mapped to 0..1 by `scale` (`{"age": (0, 100)}`), text by the
-    vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value and one for all others), lists of
-    numbers of one length. `missing` says what a missing value stands for. `classes` lists all classes; left out, they
-    are read from the data, which `FederatedData.counted` says and a secure run refuses. `regression=True` predicts
-    numbers. `test_share` or `test_column` hold rows of every client out, the newest where `time` names a column with
-    the times of rows; `group` names a column with true groups, for diagnostics.
+    `target` the one to predict. `features` are the columns to predict from, by default every column that has no other
+    role and does not look like row numbers: numbers as they are or mapped to 0..1 by `scale` (`{"age": (0, 100)}`),
+    text by the vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value and one for all others),
+    lists of numbers of one length. `missing` says what a missing value stands for. `classes` lists all classes; left
+    out, they are read from the data, which `FederatedData.counted` says and a secure run refuses. `regression=True`
+    predicts numbers. `test_share` or `test_column` hold out rows of every client, the newest where `time` names a
+    column with the times of rows; `group` names a column with true groups, for diagnostics.
 
-    `encoding="cells"` needs no rules: every cell is a number, hashed text or missing by its own value, and inputs are
-    values and codes (`TableColumns`), for methods that read those.
+    `encoding="cells"` needs no rules: each cell is taken for a number, hashed text or missing from its own value
+    alone. Inputs are then values and codes (`TableColumns`), which only some methods can read.
 
     `types` declares the kind of every column that is not text (`{"age": "number"}`), which a secure run needs: programs
     infer types from all rows. `{"flown": "date"}` reads dates as days, `{"flown": ["month", "weekday"]}` these parts.
 
-    Guarantees: every cell is read by its own value (`rrcluster.spelling`), so that at declared types and classes one
-    client's rows change nothing of the others'; nothing else is computed from clients' values; a client's held-out
-    rows depend on its name, its number of rows and their times alone; clients are numbered in order of their names
-    (shorter ones first). Anything that does not fit is a `DataError` that names column, row and client, never the
+    Guarantees: every cell is read by its own value (`rrcluster.spelling`), so once types and classes are declared, one
+    client's rows cannot change how another's are read; nothing else is computed from clients' values; a client's
+    held-out rows depend on its name, its number of rows and their times alone; clients are numbered in order of their
+    names (shorter ones first). Anything that does not fit is a `DataError` that names column, row and client, never the
     value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)

@@ -293,10 +293,10 @@ CIFAR100 = _Cifar(
 
 
 def load_cifar10(folder: Folder = None) -> ImageDataset:
-    """50,000 training and 10,000 test images (N, 3, 32, 32), from `folder` or the first place that has a whole form.
+    """50,000 training and 10,000 test images (N, 3, 32, 32), from `folder` or the first place with a complete copy.
 
     Guarantees: the files have their published digests, and the decoded records have those of the official binary
-    files; else a `DataError` that names the file and how to get a good copy.
+    files. Otherwise it raises a `DataError` that names the file and says how to get a good copy.
     """
     return _load(CIFAR10, folder)
 

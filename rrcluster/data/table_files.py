@@ -236,7 +236,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     if "Empty CSV file" in text or (file.is_file() and file.stat().st_size == 0):
         return DataError(f"{file}: is empty; give a table with a header and rows.")
     if isinstance(error, PermissionError):
-        return DataError(f"{file}: may not be read; check its permissions.")
+        return DataError(f"{file}: permission to read it was denied; check its permissions.")
     if row is None and re.search(r"Expected \d+ columns, got \d+", text) is not None:
         return DataError(f"{file}: a line has more or fewer cells than the header; give every row the same.")
     if row is not None:

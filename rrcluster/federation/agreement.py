@@ -73,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True)
 class SampleShape:
-    """The samples of every member: public constants, and the rules that turn columns into inputs."""
+    """What the samples of every member look like, all of it public, and the rules that turn columns into inputs."""
 
     input_shape: tuple[int, ...]
     num_classes: int  # 0: regression

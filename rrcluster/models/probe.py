@@ -204,8 +204,8 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
         raise ConfigError(f"{what} = {name} cannot take a single sample: {_first_line(error)}.") from error
     if not torch.equal(function(outputs, targets).nan_to_num(), figures.nan_to_num()):
         raise ConfigError(
-            f"{what} = {name} gives other numbers for samples that it has seen before: it remembers clients, or draws "
-            "random numbers. Compute it from outputs and targets alone."
+            f"{what} = {name} gives different numbers for samples that it has seen before: it remembers clients, or "
+            "draws random numbers. Compute it from outputs and targets alone."
         )
     if not torch.allclose(alone, figures, rtol=_CLOSE, atol=_CLOSE, equal_nan=True):
         raise ConfigError(

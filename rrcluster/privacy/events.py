@@ -267,9 +267,9 @@ RELATIONS = {ADD_REMOVE: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE"}  # the
 
 
 def _sampled_rdp(event: "RoundEvent") -> tuple[Sequence[float], Array]:
-    """By dp-accounting, and never more than without sampling.
+    """The orders, and the RDP of a sampled round at each: dp-accounting's, at most its RDP without sampling.
 
-    An order whose series does not converge, or that comes out negative by rounding, is dropped.
+    An order is dropped where the series does not converge, or where rounding gives a negative value.
     """
     import dp_accounting as dp
 

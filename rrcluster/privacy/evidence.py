@@ -195,10 +195,10 @@ def _least(function: Callable[[float], float], most: float, least: float = 0.0) 
 
 
 def _crossing(composed: _Composed, delta: float, near: float, factor: float) -> tuple[float, float]:
-    """(just below, just above) the epsilon >= 0 at which delta, with its error, comes down to `delta`.
+    """Two values of epsilon >= 0, just below and just above the point where the composed delta falls to `delta`.
 
-    A factor above 1 takes the error as adding to delta, one below 1 as subtracted. Infinite where it does not come
-    down until far beyond `near`.
+    The composed delta is adjusted for its error, which is added for a factor above 1 and subtracted for one below 1.
+    Both are infinite if the target is not reached until far beyond `near`.
     """
 
     def is_over(epsilon: float) -> bool:

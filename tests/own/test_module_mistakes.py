@@ -169,7 +169,7 @@ MISTAKES = {
     "loss that remembers": (
         lambda: nn.Linear(4, 3),
         {"loss": remembering()},
-        "loss = loss gives other numbers for samples that it has seen before",
+        "loss = loss gives different numbers for samples that it has seen before",
     ),
     "loss that fails": (
         lambda: nn.Linear(4, 3),

@@ -143,7 +143,10 @@ class Terms:
 
 
 def _local_colluders(num_clients: int, reach: int, most_colluders: int) -> int:
-    """The least c such that, except with probability 2^-40, no neighbourhood in any of `_TRIES` orders exceeds c."""
+    """The smallest c such that no client has more than c colluders among its neighbours, in any of `_TRIES` orders.
+
+    This fails with probability 2^-40 at most.
+    """
     neighbours = hypergeom(num_clients - 1, most_colluders, 2 * reach)
     bound = _FAILURE / _TRIES / num_clients
     return bisect_left(range(most_colluders), True, key=lambda count: bool(neighbours.sf(count) <= bound))
