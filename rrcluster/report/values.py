@@ -264,7 +264,8 @@ def effects_text(summary: Mapping[str, Any]) -> str:
     models = "One model for all" if clusters == 1 else f"{clusters} clusters of clients, by their mean columns"
     if not any(effects):
         return f"{models}; clients' own effects did not help."
-    text = f"{models}; clients differ from it by {effects[0]:.2g} in the intercept and {effects[1]:.2g} in a slope."
+    of = "it" if clusters == 1 else "their cluster's"
+    text = f"{models}; clients differ from {of} by {effects[0]:.2g} in the intercept and {effects[1]:.2g} in a slope."
     gain = summary.get("gain_over_one_model")
     loss, noise = (number(gain.get(name)) for name in ("loss", "noise_std")) if isinstance(gain, dict) else (None, None)
     if loss is None or noise is None:
